@@ -1,0 +1,1 @@
+"""The libraries that Theseus is measured against: how each is installed, built and launched."""

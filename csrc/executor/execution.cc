@@ -1,0 +1,308 @@
+#include "executor/execution.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "device/copy.h"
+
+namespace theseus {
+namespace {
+
+constexpr size_t kMaxFold = 64;
+// Below this a copy is cheaper than waiting for the receiver to be done with the buffer.
+constexpr size_t kSmallestReference = 4096;
+
+}  // namespace
+
+Execution::Execution(const Program& program)
+    : program_(program),
+      states_(program.blocks().size()),
+      scratch_length_(static_cast<size_t>(program.scratch_chunks())) {}
+
+void Execution::start(const Binding& binding) {
+  binding_ = binding;
+  element_ = size_of(binding.type);
+  const size_t pieces = static_cast<size_t>(program_.chunks_per_block());
+  chunk_ = binding.count / pieces;
+  longer_ = binding.count % pieces;
+  piece_ = std::max<size_t>(1, binding.piece_bytes / element_);
+  const size_t longest = chunk_ + (longer_ > 0 ? 1 : 0);
+  micro_batches_ = longest == 0 ? 1 : static_cast<uint32_t>((longest + piece_ - 1) / piece_);
+  by_reference_ = program_.rendezvous_safe() && binding.scalar == nullptr && binding.count > 0;
+  reduce_ = reduce_kernel(binding.type, binding.op);
+  fold_ = fold_kernel(binding.type, binding.op);
+  scale_ = scale_kernel(binding.type);
+  scratch_.resize(scratch_length_.size() * std::min(piece_, longest) * element_);
+  status_ = {};
+  unfinished_ = states_.size();
+  for (BlockState& state : states_) state = {};
+  for (SendPort* port : program_.send_ports()) port->set_tag(binding_.tag);
+}
+
+Advance Execution::advance() {
+  bool progressed = false;
+  for (size_t index = 0; index < states_.size(); ++index) progressed |= run_block(index);
+  if (!status_.ok()) return Advance::Failed;
+  if (unfinished_ == 0) return Advance::Done;
+  return progressed ? Advance::Progressed : Advance::Blocked;
+}
+
+// Runs one thread block until it blocks; true if anything moved. A block is taken off `unfinished_` once, when all
+// its instructions are finished, references included.
+bool Execution::run_block(size_t index) {
+  const Program::Block& block = program_.blocks()[index];
+  BlockState& state = states_[index];
+  if (state.micro_batch == micro_batches_) {
+    if (state.references == 0) return false;
+    finished(state);
+    if (state.references != 0) return false;
+    --unfinished_;
+    return true;
+  }
+  bool progressed = false;
+  for (;;) {
+    if (state.position == block.count) {
+      state.position = 0;
+      if (++state.micro_batch == micro_batches_) {
+        if (state.references == 0 || (finished(state), state.references == 0)) --unfinished_;
+        return true;
+      }
+    }
+    const Step& step = program_.step(block.first + state.position);
+    if (!step.dependencies.empty() && !satisfied(step, state.micro_batch)) return progressed;
+    if (!execute(step, state)) return progressed;
+    ++state.position;
+    ++state.issued;
+    progressed = true;
+  }
+}
+
+uint64_t Execution::finished(BlockState& state) {
+  if (state.references > 0) {
+    const uint64_t released = state.port->released();
+    const uint64_t outstanding = state.ticket > released ? state.ticket - released : 0;
+    state.references = std::min(state.references, outstanding);
+  }
+  return state.issued - state.references;
+}
+
+bool Execution::satisfied(const Step& step, uint32_t micro_batch) {
+  for (const Dependency& dependency : step.dependencies) {
+    if (dependency.distance > static_cast<int>(micro_batch)) continue;
+    const uint64_t rounds = micro_batch - static_cast<uint32_t>(dependency.distance);
+    const uint64_t needed = rounds * program_.blocks()[dependency.tb].count + static_cast<uint64_t>(dependency.step) + 1;
+    if (finished(states_[dependency.tb]) < needed) return false;
+  }
+  return true;
+}
+
+bool Execution::execute(const Step& step, BlockState& state) {
+  switch (step.opcode) {
+    case Opcode::Nop:
+      return true;
+    case Opcode::Send:
+      return send(step, state);
+    case Opcode::Recv:
+    case Opcode::RecvReduceCopy:
+      return receive(step, state);
+    case Opcode::RecvCopySend:
+    case Opcode::RecvReduceSend:
+    case Opcode::RecvReduceCopySend:
+      return receive_send(step, state);
+    case Opcode::Fold:
+      return fold(step, state);
+    case Opcode::Copy:
+    case Opcode::Reduce:
+      local(step, state);
+      return true;
+  }
+  return true;
+}
+
+bool Execution::send(const Step& step, BlockState& state) {
+  const Range range = range_of(step.src, state.micro_batch);
+  const size_t bytes = range.length * element_;
+  const void* source = address(step.src, range.offset);
+  if (by_reference_ && bytes > kSmallestReference && step.send->can_reference(source, bytes)) {
+    if (!step.send->post_reference(source, bytes)) return false;
+    state.port = step.send;
+    state.ticket = step.send->posted();
+    ++state.references;
+    return true;
+  }
+  void* slot = step.send->acquire(bytes);
+  if (slot == nullptr) return false;
+  if (binding_.scalar != nullptr && step.src.buffer == Buffer::Input) {
+    scale_(slot, source, range.length, binding_.scalar);
+  } else {
+    copy_bytes(slot, source, bytes);
+  }
+  step.send->commit(bytes);
+  return true;
+}
+
+bool Execution::receive(const Step& step, BlockState& state) {
+  const Message* message = arrived(*step.recv);
+  if (message == nullptr) return false;
+  const Range range = range_of(step.dst, state.micro_batch);
+  const size_t length = step.dst.buffer == Buffer::Scratch ? message->bytes / element_ : range.length;
+  if (message->bytes != length * element_) return mismatch(*step.recv), false;
+  void* destination = address(step.dst, range.offset);
+  if (step.opcode == Opcode::Recv) {
+    if (message->data == nullptr) {
+      if (Status status = step.recv->fetch(destination, 0, message->bytes); !status.ok()) return status_ = status, false;
+    } else {
+      copy_bytes(destination, message->data, message->bytes);
+    }
+  } else {
+    const Range source = range_of(step.src, state.micro_batch);
+    const void* own = operand(step.src, {source.offset, length}, 0);
+    const void* other = contents(*step.recv, *message, 1);
+    if (other == nullptr) return false;
+    if (step.recv_is_left) {
+      reduce_(destination, other, own, length);
+    } else {
+      reduce_(destination, own, other, length);
+    }
+  }
+  if (step.dst.buffer == Buffer::Scratch) scratch_length_[step.dst.piece] = length;
+  step.recv->release();
+  return true;
+}
+
+// The fused forms: what arrives goes on to the next rank without a second pass over memory.
+bool Execution::receive_send(const Step& step, BlockState& state) {
+  const Message* message = arrived(*step.recv);
+  if (message == nullptr) return false;
+  const size_t bytes = message->bytes;
+  const size_t length = bytes / element_;
+  void* slot = step.send->acquire(bytes);
+  if (slot == nullptr) return false;
+  const void* other = contents(*step.recv, *message, 1);
+  if (other == nullptr) return false;
+  if (step.opcode == Opcode::RecvCopySend) {
+    const Range range = range_of(step.dst, state.micro_batch);
+    if (step.dst.buffer != Buffer::None) {
+      if (step.dst.buffer != Buffer::Scratch && range.length != length) return mismatch(*step.recv), false;
+      copy_bytes(address(step.dst, range.offset), other, bytes);
+    }
+    copy_bytes(slot, other, bytes);
+  } else {
+    const Range range = range_of(step.src, state.micro_batch);
+    if (step.src.buffer != Buffer::Scratch && range.length != length) return mismatch(*step.recv), false;
+    const void* own = operand(step.src, {range.offset, length}, 0);
+    void* target = step.opcode == Opcode::RecvReduceCopySend
+                       ? address(step.dst, range_of(step.dst, state.micro_batch).offset)
+                       : slot;
+    if (step.recv_is_left) {
+      reduce_(target, other, own, length);
+    } else {
+      reduce_(target, own, other, length);
+    }
+    if (target != slot) copy_bytes(slot, target, bytes);
+  }
+  if (step.dst.buffer == Buffer::Scratch) scratch_length_[step.dst.piece] = length;
+  step.send->commit(bytes);
+  step.recv->release();
+  return true;
+}
+
+bool Execution::fold(const Step& step, BlockState& state) {
+  for (RecvPort* port : step.fold) {
+    if (port != nullptr && arrived(*port) == nullptr) return false;
+  }
+  const Range range = range_of(step.dst, state.micro_batch);
+  std::array<const void*, kMaxFold> operands;
+  size_t count = 0;
+  for (RecvPort* port : step.fold) {
+    if (port == nullptr) {
+      operands[count] = operand(step.src, {range_of(step.src, state.micro_batch).offset, range.length}, count);
+    } else {
+      const Message* message = port->peek();
+      if (message->bytes != range.length * element_) return mismatch(*port), false;
+      operands[count] = contents(*port, *message, count);
+      if (operands[count] == nullptr) return false;
+    }
+    ++count;
+  }
+  fold_(address(step.dst, range.offset), operands.data(), static_cast<int>(count), range.length);
+  for (RecvPort* port : step.fold) {
+    if (port != nullptr) port->release();
+  }
+  return true;
+}
+
+void Execution::local(const Step& step, BlockState& state) {
+  const Range range = range_of(step.src, state.micro_batch);
+  void* destination = address(step.dst, range_of(step.dst, state.micro_batch).offset);
+  const void* source = operand(step.src, range, 0);
+  if (step.opcode == Opcode::Reduce) {
+    reduce_(destination, destination, source, range.length);
+  } else if (destination != source) {
+    copy_bytes(destination, source, range.length * element_);
+  }
+  if (step.dst.buffer == Buffer::Scratch) scratch_length_[step.dst.piece] = range.length;
+}
+
+Execution::Range Execution::range_of(const Location& location, uint32_t micro_batch) const {
+  if (location.buffer == Buffer::Scratch) return {0, scratch_length_[location.piece]};
+  const size_t piece = static_cast<size_t>(location.piece);
+  const size_t length = chunk_ + (piece < longer_ ? 1 : 0);
+  const size_t start = static_cast<size_t>(location.block) * binding_.count + piece * chunk_ + std::min(piece, longer_);
+  const size_t skipped = std::min(length, micro_batch * piece_);
+  return {start + skipped, std::min(piece_, length - skipped)};
+}
+
+uint8_t* Execution::address(const Location& location, size_t offset) {
+  switch (location.buffer) {
+    case Buffer::Input:
+      return static_cast<uint8_t*>(const_cast<void*>(binding_.input)) + offset * element_;
+    case Buffer::Output:
+      return static_cast<uint8_t*>(binding_.output) + offset * element_;
+    default:
+      return scratch_.data() + static_cast<size_t>(location.piece) * (scratch_.size() / scratch_length_.size());
+  }
+}
+
+// The local operand of a reduction or copy, scaled where the request scales its input.
+const void* Execution::operand(const Location& location, const Range& range, size_t lane) {
+  const void* source = address(location, range.offset);
+  if (binding_.scalar == nullptr || location.buffer != Buffer::Input) return source;
+  uint8_t* scaled = bounce(lane);
+  scale_(scaled, source, range.length, binding_.scalar);
+  return scaled;
+}
+
+// The message that waits at `port`, if it belongs to this request; a foreign one fails the execution.
+const Message* Execution::arrived(RecvPort& port) {
+  const Message* message = port.peek();
+  if (message == nullptr || message->signature_hash == binding_.tag.hash) [[likely]] return message;
+  mismatch(port);
+  return nullptr;
+}
+
+const void* Execution::contents(RecvPort& port, const Message& message, size_t lane) {
+  if (message.data != nullptr) return message.data;
+  uint8_t* fetched = bounce(lane);
+  if (Status status = port.fetch(fetched, 0, message.bytes); !status.ok()) {
+    status_ = status;
+    return nullptr;
+  }
+  return fetched;
+}
+
+// Room for one piece; lanes are apart, so that a fold may need several at once. Kept between requests.
+uint8_t* Execution::bounce(size_t lane) {
+  if (bounces_.size() <= lane) bounces_.resize(lane + 1);
+  std::vector<uint8_t>& room = bounces_[lane];
+  if (room.size() < piece_ * element_) room.resize(piece_ * element_);
+  return room.data();
+}
+
+void Execution::mismatch(RecvPort& port) {
+  status_ = Status::usage("mismatched calls: this rank runs " + describe(binding_.tag.signature) +
+                          ", but its peer runs " + describe(port.peer_signature()));
+}
+
+}  // namespace theseus

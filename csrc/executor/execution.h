@@ -1,0 +1,90 @@
+// One request under way on the host: a Program bound to buffers, advanced by whoever waits for it.
+//
+// Thread blocks are resumable programs. advance() lets each run until it would block and never waits itself, so that
+// one thread can drive many executions. A thread block's instruction is issued when its operands are there, and
+// finished at once, except a Send by reference, which is finished when the receiver has released it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "base/result.h"
+#include "device/reduce.h"
+#include "executor/program.h"
+
+namespace theseus {
+
+struct Binding {
+  const void* input = nullptr;
+  void* output = nullptr;
+  size_t count = 0;  // elements of one block (what the caller passed)
+  DataType type = DataType::Float32;
+  RedOp op = RedOp::Sum;         // Sum, Prod, Max, Min
+  const void* scalar = nullptr;  // scales what is read from Input; one element
+  size_t piece_bytes = 128 << 10;  // longest message; equal on all ranks
+  SignatureTag tag;
+};
+
+enum class Advance { Blocked, Progressed, Done, Failed };
+
+class Execution {
+ public:
+  explicit Execution(const Program& program);
+  // Ready to advance(). The binding's buffers and scalar stay valid until Done.
+  void start(const Binding& binding);
+  Advance advance();
+  const Status& status() const { return status_; }
+
+ private:
+  struct Range {
+    size_t offset;  // elements
+    size_t length;
+  };
+  struct BlockState {
+    uint32_t position = 0;     // in the block's steps
+    uint32_t micro_batch = 0;
+    uint64_t issued = 0;       // steps issued, over all micro-batches
+    uint64_t references = 0;   // posted by reference, not yet known to be released
+    SendPort* port = nullptr;  // where they were posted
+    uint64_t ticket = 0;       // released() value that ends all of them
+  };
+
+  bool run_block(size_t index);
+  bool satisfied(const Step& step, uint32_t micro_batch);
+  uint64_t finished(BlockState& state);
+  bool execute(const Step& step, BlockState& state);
+  bool send(const Step& step, BlockState& state);
+  bool receive(const Step& step, BlockState& state);
+  bool receive_send(const Step& step, BlockState& state);
+  bool fold(const Step& step, BlockState& state);
+  void local(const Step& step, BlockState& state);
+
+  Range range_of(const Location& location, uint32_t micro_batch) const;
+  uint8_t* address(const Location& location, size_t offset);
+  const void* operand(const Location& location, const Range& range, size_t lane);
+  const Message* arrived(RecvPort& port);
+  const void* contents(RecvPort& port, const Message& message, size_t lane);
+  uint8_t* bounce(size_t lane);
+  void mismatch(RecvPort& port);
+
+  const Program& program_;
+  Binding binding_;
+  size_t element_ = 4;
+  size_t piece_ = 0;         // elements of a full micro-batch of one chunk
+  size_t chunk_ = 0;         // elements of the shorter chunks
+  size_t longer_ = 0;        // the first `longer_` pieces of a block have one more
+  uint32_t micro_batches_ = 1;
+  bool by_reference_ = false;
+  ReduceKernel reduce_ = nullptr;
+  FoldKernel fold_ = nullptr;
+  ScaleKernel scale_ = nullptr;
+  std::vector<BlockState> states_;
+  size_t unfinished_ = 0;
+  std::vector<uint8_t> scratch_;
+  std::vector<size_t> scratch_length_;
+  std::vector<std::vector<uint8_t>> bounces_;
+  Status status_;
+};
+
+}  // namespace theseus

@@ -1,0 +1,69 @@
+#include "executor/program.h"
+
+#include <string>
+
+namespace theseus {
+
+Result<std::unique_ptr<Program>> Program::build(const Plan& plan, int rank, PortSource& ports) {
+  const RankPlan* own = nullptr;
+  for (const RankPlan& candidate : plan.rank_plans) {
+    if (candidate.rank == rank) own = &candidate;
+  }
+  if (own == nullptr) return Status::internal("plan " + plan.name + " has no part for rank " + std::to_string(rank));
+
+  auto program = std::make_unique<Program>();
+  program->chunks_per_block_ = plan.chunks_per_block;
+  program->scratch_chunks_ = own->scratch_chunks;
+  program->rendezvous_safe_ = plan.rendezvous_safe;
+  THESEUS_TRY(program->resolve_ports(*own, ports));
+  for (const ThreadBlock& thread_block : own->thread_blocks) {
+    program->blocks_.push_back({static_cast<uint32_t>(program->steps_.size()),
+                                static_cast<uint32_t>(thread_block.instructions.size())});
+    for (const Instruction& instruction : thread_block.instructions) program->add_step(instruction);
+  }
+  return program;
+}
+
+Status Program::resolve_ports(const RankPlan& plan, PortSource& ports) {
+  for (const Connection& connection : plan.connections) {
+    send_by_connection_.push_back(nullptr);
+    recv_by_connection_.push_back(nullptr);
+    if (connection.outgoing) {
+      Result<SendPort*> port = ports.send_port(connection.peer, connection.rail, connection.channel);
+      if (!port.ok()) return port.status();
+      send_by_connection_.back() = *port;
+      send_ports_.push_back(*port);
+    } else {
+      Result<RecvPort*> port = ports.recv_port(connection.peer, connection.rail, connection.channel);
+      if (!port.ok()) return port.status();
+      recv_by_connection_.back() = *port;
+      recv_ports_.push_back(*port);
+    }
+  }
+  return {};
+}
+
+void Program::add_step(const Instruction& instruction) {
+  const auto locate = [this](const Place& place) {
+    if (place.buffer == Buffer::Scratch) return Location{place.buffer, 0, place.index};
+    return Location{place.buffer, place.index / chunks_per_block_, place.index % chunks_per_block_};
+  };
+  Step step;
+  step.opcode = instruction.opcode;
+  step.recv_is_left = instruction.recv_is_left;
+  if (instruction.send >= 0) step.send = send_by_connection_[instruction.send];
+  if (instruction.recv >= 0) step.recv = recv_by_connection_[instruction.recv];
+  step.src = locate(instruction.src);
+  step.dst = locate(instruction.dst);
+  if (!instruction.fold.empty()) {
+    std::vector<RecvPort*>& operands = folds_.emplace_back();
+    for (const int16_t operand : instruction.fold) {
+      operands.push_back(operand == kLocalOperand ? nullptr : recv_by_connection_[operand]);
+    }
+    step.fold = operands;
+  }
+  if (!instruction.dependencies.empty()) step.dependencies = dependencies_.emplace_back(instruction.dependencies);
+  steps_.push_back(step);
+}
+
+}  // namespace theseus

@@ -1,0 +1,77 @@
+#include "nccl_api/groups.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "nccl_api/api.h"
+#include "nccl_api/errors.h"
+#include "nccl_api/handles.h"
+
+namespace theseus::nccl_api {
+namespace {
+
+struct GroupState {
+  ncclResult_t error = ncclSuccess;
+  std::string message;
+  std::vector<ncclComm_t*> inits;
+  std::vector<std::pair<Communicator*, Ending>> endings;
+};
+
+thread_local GroupState group;
+
+// Takes back the communicators whose init failed, so that nobody holds a handle to them.
+void drop_failed_inits(const std::vector<ncclComm_t*>& inits) {
+  for (ncclComm_t* out : inits) {
+    Communicator* communicator = find(*out);
+    if (communicator == nullptr || communicator->in_progress() || communicator->async_error().ok()) continue;
+    release(*out);
+    *out = nullptr;
+    (void)Communicator::abort(communicator);
+  }
+}
+
+Status run_endings(const std::vector<std::pair<Communicator*, Ending>>& endings) {
+  Status first;
+  for (const auto& [communicator, ending] : endings) {
+    Status status = ending == Ending::Destroy ? Communicator::destroy(communicator) : Communicator::abort(communicator);
+    if (first.ok()) first = std::move(status);
+  }
+  return first;
+}
+
+}  // namespace
+
+ncclResult_t note_group_error(ncclResult_t error) {
+  if (error != ncclInProgress && group.error == ncclSuccess && group_depth() > 0) {
+    group.error = error;
+    group.message = last_error();
+  }
+  return error;
+}
+
+void note_group_init(ncclComm_t* out) { group.inits.push_back(out); }
+
+void end_after_group(Communicator* communicator, Ending ending) { group.endings.emplace_back(communicator, ending); }
+
+ncclResult_t ncclGroupStart() noexcept {
+  group_start();
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGroupEnd() noexcept {
+  if (group_depth() == 0) return invalid_usage("ncclGroupEnd", "no group is open: call ncclGroupStart first");
+  const Status ran = group_end();
+  if (group_depth() > 0) return report(ran);
+  // The group is over whatever happened in it: the next one starts clean.
+  const GroupState over = std::exchange(group, GroupState{});
+  if (!ran.ok() && ran.code() != Code::InProgress) drop_failed_inits(over.inits);
+  const Status ended = run_endings(over.endings);
+  if (over.error != ncclSuccess) {
+    set_last_error(over.message);
+    return over.error;
+  }
+  return report(ran.ok() ? ended : ran);
+}
+
+}  // namespace theseus::nccl_api

@@ -1,0 +1,454 @@
+#include "runtime/communicator.h"
+
+#include <cstring>
+#include <thread>
+#include <unordered_set>
+
+#include "base/env.h"
+#include "base/fork.h"
+#include "net/rendezvous.h"
+#include "runtime/group.h"
+#include "runtime/impl.h"
+#include "transport/shared_memory.h"
+
+namespace theseus {
+namespace {
+
+struct LiveHandles {
+  std::mutex mutex;
+  std::unordered_set<const void*> handles;
+};
+
+// Never destroyed: handles may be used by other static destructors.
+LiveHandles& live() {
+  static LiveHandles& instance = *new LiveHandles;
+  return instance;
+}
+
+Status in_progress_status() { return {Code::InProgress, "operation in progress"}; }
+
+}  // namespace
+
+Communicator::Communicator(int ranks, int rank, CommConfig config)
+    : rank_(rank), ranks_(ranks), config_(std::move(config)), impl_(std::make_unique<Impl>(this)) {}
+
+Communicator::~Communicator() { magic_ = 0; }
+
+Communicator* CommunicatorAccess::make(int ranks, int rank, const CommConfig& config) {
+  auto* communicator = new Communicator(ranks, rank, config);
+  const std::lock_guard lock(live().mutex);
+  live().handles.insert(communicator);
+  return communicator;
+}
+
+void CommunicatorAccess::set_shape(Communicator& communicator, int ranks, int rank) {
+  communicator.ranks_ = ranks;
+  communicator.rank_ = rank;
+}
+
+bool CommunicatorAccess::forget(Communicator* communicator) {
+  const std::lock_guard lock(live().mutex);
+  return live().handles.erase(communicator) > 0;
+}
+
+void CommunicatorAccess::remove(Communicator* communicator) {
+  forget(communicator);
+  delete communicator;
+}
+
+bool Communicator::is_live(const void* handle) {
+  const std::lock_guard lock(live().mutex);
+  return live().handles.contains(handle);
+}
+
+Result<UniqueId> Communicator::create_unique_id() {
+  THESEUS_TRY(check_not_forked());
+  return theseus::create_unique_id();
+}
+
+namespace {
+
+// Runs `join` for a new handle: at once, at the end of the group, or on the communicator's own thread.
+Result<Communicator*> begin(Communicator* communicator, std::function<Status()> join) {
+  Communicator::Impl& impl = CommunicatorAccess::impl(*communicator);
+  const auto noted = [&impl, join = std::move(join)] {
+    Status status = join();
+    if (!status.ok()) impl.set_failure(status);
+    return status;
+  };
+  if (!communicator->blocking()) {
+    impl.progress.submit(noted);
+    return communicator;
+  }
+  if (group_depth() > 0) {
+    GroupItem item{};
+    item.communicator = communicator;
+    item.kind = GroupItem::Kind::Join;
+    item.join = noted;
+    group_add(std::move(item));
+    return communicator;
+  }
+  Status status = noted();
+  if (status.ok()) return communicator;
+  CommunicatorAccess::remove(communicator);
+  return status;
+}
+
+}  // namespace
+
+Result<Communicator*> Communicator::init(const UniqueId& id, int ranks, int rank, const CommConfig& config) {
+  if (ranks < 1) return Status::argument("a communicator of " + std::to_string(ranks) + " ranks: there must be at least 1");
+  if (rank < 0 || rank >= ranks) {
+    return Status::argument("rank " + std::to_string(rank) + " is out of range: there are " + std::to_string(ranks) +
+                            " ranks, counted from 0");
+  }
+  THESEUS_TRY(check_not_forked());
+  Communicator* communicator = CommunicatorAccess::make(ranks, rank, config);
+  Impl& impl = CommunicatorAccess::impl(*communicator);
+  return begin(communicator, [&impl, id] { return impl.join(id); });
+}
+
+Result<std::vector<Communicator*>> Communicator::init_all(int ranks) {
+  if (ranks < 1) return Status::argument("a communicator of " + std::to_string(ranks) + " ranks: there must be at least 1");
+  UniqueId id{};
+  if (ranks > 1) {
+    Result<UniqueId> created = create_unique_id();
+    if (!created.ok()) return created.status();
+    id = *created;
+  }
+  std::vector<Communicator*> communicators;
+  for (int rank = 0; rank < ranks; ++rank) communicators.push_back(CommunicatorAccess::make(ranks, rank, {}));
+  std::vector<Status> results(static_cast<size_t>(ranks));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] { results[rank] = CommunicatorAccess::impl(*communicators[rank]).join(id); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const Status& status : results) {
+    if (status.ok()) continue;
+    for (Communicator* communicator : communicators) CommunicatorAccess::remove(communicator);
+    return status;
+  }
+  return communicators;
+}
+
+Result<Communicator*> Communicator::split(int color, int key, const CommConfig* config) {
+  if (color < -1) {
+    return Status::argument("split color " + std::to_string(color) + " is negative: use NCCL_SPLIT_NOCOLOR (-1) to stay out");
+  }
+  THESEUS_TRY(impl_->usable());
+  Communicator* child = CommunicatorAccess::make(1, 0, config != nullptr ? *config : config_);
+  Impl& parent = *impl_;
+  Impl& impl = CommunicatorAccess::impl(*child);
+  const auto join = [&parent, &impl, color, key] { return impl.join_split(parent, color, key); };
+  if (color >= 0) return begin(child, join);
+  // Takes part in the exchange, and gets nothing.
+  if (blocking() && group_depth() > 0) {
+    GroupItem item{};
+    item.communicator = child;
+    item.kind = GroupItem::Kind::Join;
+    item.join = [join, child] {
+      Status status = join();
+      CommunicatorAccess::remove(child);
+      return status;
+    };
+    group_add(std::move(item));
+    return nullptr;
+  }
+  Status status = join();
+  CommunicatorAccess::remove(child);
+  if (!status.ok()) return status;
+  return nullptr;
+}
+
+Result<Communicator*> Communicator::shrink(const std::vector<int>& excluded, const CommConfig* config, bool abort) {
+  std::unordered_set<int> out;
+  for (const int rank : excluded) {
+    if (rank < 0 || rank >= ranks_) return Status::argument("rank " + std::to_string(rank) + " to exclude does not exist");
+    if (!out.insert(rank).second) return Status::argument("rank " + std::to_string(rank) + " is excluded twice");
+  }
+  if (out.contains(rank_)) return Status::argument("an excluded rank must not call shrink (this is rank " + std::to_string(rank_) + ")");
+  if (abort) {
+    impl_->set_failure(Status::usage("this communicator was shrunk with abort"));
+  } else {
+    THESEUS_TRY(impl_->usable());
+  }
+  std::vector<int> survivors;
+  int own = 0;
+  for (int rank = 0; rank < ranks_; ++rank) {
+    if (rank == rank_) own = static_cast<int>(survivors.size());
+    if (!out.contains(rank)) survivors.push_back(rank);
+  }
+  const int generation = impl_->shrinks++;
+  Communicator* child = CommunicatorAccess::make(static_cast<int>(survivors.size()), own, config != nullptr ? *config : config_);
+  Impl& parent = *impl_;
+  Impl& impl = CommunicatorAccess::impl(*child);
+  return begin(child, [&parent, &impl, survivors, generation] { return impl.join_shrink(parent, survivors, generation); });
+}
+
+Status Communicator::finalize() {
+  const Phase phase = impl_->phase.load();
+  if (phase == Phase::Finalized) return Status::usage("this communicator was finalized before");
+  return impl_->leave();
+}
+
+Status Communicator::destroy(Communicator* communicator) {
+  if (communicator == nullptr) return {};
+  if (!CommunicatorAccess::forget(communicator)) {
+    return Status::argument("this communicator was destroyed before, or never was one");
+  }
+  Status status;
+  if (!is_forked_child()) {
+    Impl& impl = CommunicatorAccess::impl(*communicator);
+    const bool failed_before = impl.failed.load();
+    if (impl.phase.load() != Phase::Finalized) status = impl.leave();
+    if (failed_before) status = {};  // was reported when it happened
+    impl.progress.stop();
+    delete communicator;
+  }
+  return status;
+}
+
+Status Communicator::abort(Communicator* communicator) {
+  if (communicator == nullptr) return {};
+  if (!CommunicatorAccess::forget(communicator)) {
+    return Status::argument("this communicator was destroyed before, or never was one");
+  }
+  if (is_forked_child()) return {};
+  Impl& impl = CommunicatorAccess::impl(*communicator);
+  impl.aborted.store(true, std::memory_order_release);
+  impl.set_failure(Status::usage("this communicator was aborted"));
+  impl.progress.stop();
+  {
+    const std::lock_guard lock(impl.running);  // whoever waits for peers sees `failed` and leaves
+  }
+  if (impl.star != nullptr) impl.star->drop();
+  delete communicator;
+  return {};
+}
+
+Status Communicator::revoke() {
+  if (impl_->phase.load() == Phase::Finalized) return Status::argument("this communicator was finalized");
+  if (impl_->failed.load()) return Status::argument("this communicator has failed or was revoked before");
+  const Status revoked = Status::usage("this communicator was revoked by rank " + std::to_string(rank_));
+  (void)impl_->fail(revoked);
+  return {};
+}
+
+bool Communicator::in_progress() const { return !impl_->progress.idle(); }
+
+Status Communicator::async_error() const {
+  if (impl_->failed.load(std::memory_order_acquire)) return impl_->failure_status();
+  if (!blocking() && in_progress()) return in_progress_status();
+  return {};
+}
+
+Status Communicator::submit(const CollectiveCall& call) {
+  Impl& impl = *impl_;
+  Result<ResolvedOp> op = impl.check(call);
+  if (!op.ok()) return group_depth() > 0 ? group_error(op.status()) : op.status();
+  if (group_depth() > 0) {
+    GroupItem item{};
+    item.communicator = this;
+    item.kind = GroupItem::Kind::Collective;
+    item.collective = call;
+    item.op = *op;
+    group_add(std::move(item));
+    return {};
+  }
+  if (blocking() && impl.progress.idle()) [[likely]] {
+    const std::lock_guard lock(impl.running);
+    return impl.run(call, *op);
+  }
+  std::shared_ptr<Work> work = submit_async(call);
+  return blocking() ? work->wait(-1) : in_progress_status();
+}
+
+std::shared_ptr<Work> Communicator::submit_async(const CollectiveCall& call) {
+  Impl& impl = *impl_;
+  Result<ResolvedOp> op = impl.check(call);
+  if (!op.ok()) return finished_work(op.status());
+  return impl.progress.submit([&impl, call, op = *op] {
+    const std::lock_guard lock(impl.running);
+    return impl.run(call, op);
+  });
+}
+
+Status Communicator::Impl::check_all_to_all_v(const AllToAllVCall& call) const {
+  if (static_cast<int>(call.type) >= kDataTypes) return Status::argument("this datatype does not exist");
+  if (call.send_counts == nullptr || call.recv_counts == nullptr || call.send_offsets == nullptr ||
+      call.recv_offsets == nullptr) {
+    return Status::argument("all-to-all with uneven splits needs counts and offsets");
+  }
+  for (int rank = 0; rank < self->ranks(); ++rank) {
+    if (call.send_counts[rank] > 0 && call.send == nullptr) return Status::argument("sendbuff is NULL, but there is something to send");
+    if (call.recv_counts[rank] > 0 && call.recv == nullptr) return Status::argument("recvbuff is NULL, but there is something to receive");
+  }
+  return {};
+}
+
+Status Communicator::all_to_all_v(const AllToAllVCall& call) {
+  Impl& impl = *impl_;
+  THESEUS_TRY(impl.check_all_to_all_v(call));
+  if (group_depth() > 0) return group_error(Status::usage("all-to-all with uneven splits cannot be part of a group"));
+  if (blocking() && impl.progress.idle()) {
+    const std::lock_guard lock(impl.running);
+    return impl.run_all_to_all_v(call);
+  }
+  std::shared_ptr<Work> work = all_to_all_v_async(call);
+  return blocking() ? work->wait(-1) : in_progress_status();
+}
+
+std::shared_ptr<Work> Communicator::all_to_all_v_async(const AllToAllVCall& call) {
+  Impl& impl = *impl_;
+  if (Status status = impl.check_all_to_all_v(call); !status.ok()) return finished_work(status);
+  std::vector<size_t> counts;
+  for (const size_t* array : {call.send_counts, call.send_offsets, call.recv_counts, call.recv_offsets}) {
+    counts.insert(counts.end(), array, array + ranks_);
+  }
+  return impl.progress.submit([&impl, call, counts = std::move(counts), n = static_cast<size_t>(ranks_)] {
+    AllToAllVCall own = call;
+    own.send_counts = counts.data();
+    own.send_offsets = counts.data() + n;
+    own.recv_counts = counts.data() + 2 * n;
+    own.recv_offsets = counts.data() + 3 * n;
+    const std::lock_guard lock(impl.running);
+    return impl.run_all_to_all_v(own);
+  });
+}
+
+Status Communicator::Impl::check_point_to_point(const PointToPoint& operation) const {
+  if (static_cast<int>(operation.type) >= kDataTypes) return Status::argument("this datatype does not exist");
+  if (operation.peer < 0 || operation.peer >= self->ranks()) {
+    return Status::argument("peer " + std::to_string(operation.peer) + " is not a rank of this communicator of " +
+                            std::to_string(self->ranks()));
+  }
+  if (operation.count > 0 && operation.data == nullptr) return Status::argument("the buffer is NULL, but count is not 0");
+  return {};
+}
+
+namespace {
+
+Communicator::Impl::PointToPoint point_to_point(bool sends, const void* data, size_t count, DataType type, int peer) {
+  const size_t element = static_cast<int>(type) < kDataTypes ? size_of(type) : 1;
+  return {sends, const_cast<void*>(data), count * element, count, type, peer};
+}
+
+}  // namespace
+
+class PointToPointEntry {
+ public:
+  static Status run(Communicator& communicator, const Communicator::Impl::PointToPoint& operation) {
+    Communicator::Impl& impl = CommunicatorAccess::impl(communicator);
+    if (Status status = impl.check_point_to_point(operation); !status.ok()) {
+      return group_depth() > 0 ? group_error(status) : status;
+    }
+    if (group_depth() > 0) {
+      GroupItem item{};
+      item.communicator = &communicator;
+      item.kind = GroupItem::Kind::PointToPoint;
+      item.point_to_point = operation;
+      group_add(std::move(item));
+      return {};
+    }
+    if (communicator.blocking() && impl.progress.idle()) {
+      const std::lock_guard lock(impl.running);
+      return impl.run_point_to_point(operation);
+    }
+    std::shared_ptr<Work> work = enqueue(communicator, operation);
+    return communicator.blocking() ? work->wait(-1) : in_progress_status();
+  }
+
+  static std::shared_ptr<Work> enqueue(Communicator& communicator, const Communicator::Impl::PointToPoint& operation) {
+    Communicator::Impl& impl = CommunicatorAccess::impl(communicator);
+    if (Status status = impl.check_point_to_point(operation); !status.ok()) return finished_work(status);
+    return impl.progress.submit([&impl, operation] {
+      const std::lock_guard lock(impl.running);
+      return impl.run_point_to_point(operation);
+    });
+  }
+};
+
+Status Communicator::send(const void* data, size_t count, DataType type, int peer) {
+  return PointToPointEntry::run(*this, point_to_point(true, data, count, type, peer));
+}
+
+Status Communicator::recv(void* data, size_t count, DataType type, int peer) {
+  return PointToPointEntry::run(*this, point_to_point(false, data, count, type, peer));
+}
+
+std::shared_ptr<Work> Communicator::send_async(const void* data, size_t count, DataType type, int peer) {
+  return PointToPointEntry::enqueue(*this, point_to_point(true, data, count, type, peer));
+}
+
+std::shared_ptr<Work> Communicator::recv_async(void* data, size_t count, DataType type, int peer) {
+  return PointToPointEntry::enqueue(*this, point_to_point(false, data, count, type, peer));
+}
+
+Status Communicator::barrier() {
+  Impl& impl = *impl_;
+  if (group_depth() > 0) return group_error(Status::usage("a barrier cannot be part of a group"));
+  if (blocking() && impl.progress.idle()) {
+    const std::lock_guard lock(impl.running);
+    return impl.run_barrier();
+  }
+  std::shared_ptr<Work> work = barrier_async();
+  return blocking() ? work->wait(-1) : in_progress_status();
+}
+
+std::shared_ptr<Work> Communicator::barrier_async() {
+  Impl& impl = *impl_;
+  return impl.progress.submit([&impl] {
+    const std::lock_guard lock(impl.running);
+    return impl.run_barrier();
+  });
+}
+
+Result<int> Communicator::create_premulsum(DataType type, const void* scalar) {
+  if (static_cast<int>(type) >= kDataTypes) return Status::argument("this datatype does not exist");
+  if (scalar == nullptr) return Status::argument("the scalar of PreMulSum is NULL");
+  const std::lock_guard lock(impl_->ops_mutex);
+  Impl::PremulSum op{type, {}};
+  std::memcpy(op.scalar, scalar, size_of(type));
+  impl_->ops.emplace(impl_->next_op, op);
+  return impl_->next_op++;
+}
+
+Status Communicator::destroy_op(int op) {
+  if (op >= 0 && op <= static_cast<int>(RedOp::Avg)) return Status::argument("a built-in reduction cannot be destroyed");
+  const std::lock_guard lock(impl_->ops_mutex);
+  if (impl_->ops.erase(op) == 0) return Status::argument("reduction " + std::to_string(op) + " is no handle of this communicator");
+  return {};
+}
+
+void Communicator::set_timeout(double seconds) { impl_->timeout.store(seconds, std::memory_order_relaxed); }
+
+Explanation Communicator::explain(Collective collective, size_t count, DataType type, int root) const {
+  Explanation explanation;
+  if (impl_->plans == nullptr) return explanation;
+  const Choice choice = impl_->plans->choose_for(collective, count, type, root);
+  explanation.chosen = choice.algorithm;
+  explanation.reason = choice.reason;
+  for (const Candidate& candidate : choice.candidates) {
+    explanation.candidates.push_back({candidate.algorithm, candidate.usable, candidate.score, candidate.reason});
+  }
+  return explanation;
+}
+
+std::vector<std::string> Communicator::describe_peers() const {
+  std::vector<std::string> lines;
+  for (size_t rank = 0; rank < impl_->peers.size(); ++rank) {
+    const Peer& peer = impl_->peers[rank];
+    std::string line = "rank " + std::to_string(rank) + ": " + peer.host_name + ", process " + std::to_string(peer.pid);
+    if (impl_->links != nullptr) line += std::string(", ") + impl_->links->transport_to(static_cast<int>(rank));
+    for (const Address& rail : peer.rails) line += ", " + rail.ip_string();
+    lines.push_back(line);
+  }
+  return lines;
+}
+
+Result<void*> mem_alloc(size_t bytes) { return SharedMemory::allocate(bytes); }
+
+Status mem_free(void* pointer) { return SharedMemory::free(pointer); }
+
+}  // namespace theseus

@@ -1,0 +1,92 @@
+// Waiting, in one place: advance until done; spin, then yield, then sleep; look for failure meanwhile.
+#pragma once
+
+#include <sched.h>
+
+#include "base/clock.h"
+#include "runtime/impl.h"
+
+namespace theseus {
+
+inline void relax() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Longest time that a waiter yields the core again and again before it sleeps.
+inline constexpr uint64_t kYieldNs = 200'000;
+inline constexpr int kEagerLooks = 64;  // looks without a pause between them
+
+// The slow half of waiting. `idle` counts looks in vain.
+class Patience {
+ public:
+  explicit Patience(Communicator::Impl& impl) : impl_(impl) {}
+
+  void progressed() {
+    idle_ = 0;
+    yielding_since_ = 0;
+  }
+
+  // Called after each look in vain; not ok ends the wait.
+  template <class Ready>
+  Status pause(Ready&& ready) {
+    ++idle_;
+    if (idle_ < impl_.spins) {
+      if (idle_ > kEagerLooks) relax();
+      return {};
+    }
+    THESEUS_TRY(impl_.check_alive());
+    const uint64_t now = now_ns();
+    if (yielding_since_ == 0) {
+      yielding_since_ = now;
+      if (waiting_since_ == 0) waiting_since_ = now;
+    }
+    const double timeout = impl_.timeout.load(std::memory_order_relaxed);
+    if (timeout > 0 && static_cast<double>(now - waiting_since_) > timeout * 1e9) {
+      return Status::timeout("no end after " + std::to_string(timeout) + " s (THESEUS_TIMEOUT)");
+    }
+    if (now - yielding_since_ < kYieldNs) {
+      sched_yield();
+    } else if (impl_.links != nullptr) {
+      impl_.links->sleep(ready);
+    }
+    return {};
+  }
+
+ private:
+  Communicator::Impl& impl_;
+  int idle_ = 0;
+  uint64_t yielding_since_ = 0;
+  uint64_t waiting_since_ = 0;
+};
+
+// Advances until Done. `advance` returns Advance; after Failed, `why` gives the Status.
+template <class AdvanceFunction, class WhyFunction>
+Status drive(Communicator::Impl& impl, AdvanceFunction&& advance, WhyFunction&& why) {
+  Patience patience(impl);
+  const bool network = impl.links != nullptr && impl.links->uses_network();
+  for (;;) {
+    Advance state = advance();
+    if (state == Advance::Done) return network ? impl.links->flush(Deadline::never().with_cancel(&impl.failed)) : Status();
+    if (state == Advance::Failed) return why();
+    if (network) THESEUS_TRY(impl.links->progress());
+    if (state == Advance::Progressed) {
+      patience.progressed();
+      continue;
+    }
+    bool moved = false;
+    THESEUS_TRY(patience.pause([&] {
+      state = advance();
+      return moved = state != Advance::Blocked;
+    }));
+    if (!moved) continue;
+    if (state == Advance::Done) return network ? impl.links->flush(Deadline::never().with_cancel(&impl.failed)) : Status();
+    if (state == Advance::Failed) return why();
+    patience.progressed();
+  }
+}
+
+}  // namespace theseus

@@ -1,0 +1,225 @@
+#include "runtime/group.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "runtime/drive.h"
+#include "runtime/point_to_point.h"
+
+namespace theseus {
+namespace {
+
+struct Group {
+  int depth = 0;
+  std::vector<GroupItem> items;
+  Status error;
+};
+
+thread_local Group group;
+
+// The part of a group that belongs to one communicator: collectives in order, point-to-point beside them.
+class CommunicatorJob {
+ public:
+  explicit CommunicatorJob(Communicator& communicator)
+      : impl_(CommunicatorAccess::impl(communicator)), batch_(impl_) {}
+
+  Communicator::Impl& impl() { return impl_; }
+
+  Status add(const GroupItem& item) {
+    switch (item.kind) {
+      case GroupItem::Kind::PointToPoint:
+        return batch_.add(item.point_to_point);
+      case GroupItem::Kind::Collective: {
+        Result<Request> request = impl_.prepare(item.collective, item.op);
+        if (!request.ok()) return request.status();
+        if (request->plan != nullptr) requests_.push_back(*request);
+        return {};
+      }
+      default:
+        return Status::internal("this call cannot run inside a group");
+    }
+  }
+
+  Status begin() { return batch_.copy_to_self(); }
+
+  Advance advance() {
+    const Advance collectives = advance_collectives();
+    if (collectives == Advance::Failed) return collectives;
+    const Advance transfers = batch_.advance();
+    if (transfers == Advance::Failed) {
+      status_ = batch_.status();
+      return transfers;
+    }
+    if (collectives == Advance::Done) return transfers;
+    if (transfers == Advance::Done) return collectives;
+    return collectives == Advance::Blocked && transfers == Advance::Blocked ? Advance::Blocked : Advance::Progressed;
+  }
+
+  const Status& status() const { return status_; }
+
+ private:
+  Advance advance_collectives() {
+    bool progressed = false;
+    while (!requests_.empty()) {
+      Request& request = requests_.front();
+      Execution& execution = *request.plan->execution;
+      if (!started_) {
+        if (request.op.scaled) request.binding.scalar = request.op.scalar;
+        execution.start(request.binding);
+        started_ = true;
+      }
+      const Advance state = execution.advance();
+      if (state == Advance::Failed) status_ = execution.status();
+      if (state == Advance::Failed || state == Advance::Blocked) {
+        return state == Advance::Blocked && progressed ? Advance::Progressed : state;
+      }
+      if (state == Advance::Progressed) return state;
+      impl_.complete(request);
+      requests_.pop_front();
+      started_ = false;
+      progressed = true;
+    }
+    return Advance::Done;
+  }
+
+  Communicator::Impl& impl_;
+  std::deque<Request> requests_;
+  PointToPointBatch batch_;
+  bool started_ = false;
+  Status status_;
+};
+
+Status run_joins(const std::vector<GroupItem>& items) {
+  std::vector<const GroupItem*> joins;
+  for (const GroupItem& item : items) {
+    if (item.kind == GroupItem::Kind::Join) joins.push_back(&item);
+  }
+  std::vector<Status> results(joins.size());
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < joins.size(); ++i) threads.emplace_back([&, i] { results[i] = joins[i]->join(); });
+  for (std::thread& thread : threads) thread.join();
+  for (const Status& status : results) THESEUS_TRY(status);
+  return {};
+}
+
+// All jobs at once, since one thread may hold several ranks of one communicator.
+Status run_jobs(std::deque<CommunicatorJob>& jobs) {
+  std::vector<bool> done(jobs.size(), false);
+  CommunicatorJob* failed = nullptr;
+  const auto advance = [&] {
+    bool open = false;
+    bool progressed = false;
+    for (size_t i = 0; i < jobs.size(); ++i) {
+      if (done[i]) continue;
+      Advance state = jobs[i].advance();
+      if (state == Advance::Failed) {
+        failed = &jobs[i];
+        return state;
+      }
+      done[i] = state == Advance::Done;
+      open |= !done[i];
+      progressed |= state != Advance::Blocked;
+    }
+    if (!open) return Advance::Done;
+    return progressed ? Advance::Progressed : Advance::Blocked;
+  };
+  const auto move_network = [&]() -> Status {
+    for (CommunicatorJob& job : jobs) {
+      if (job.impl().links != nullptr) THESEUS_TRY(job.impl().links->progress());
+    }
+    return {};
+  };
+  Patience patience(jobs.front().impl());
+  for (;;) {
+    const Advance state = advance();
+    if (state == Advance::Failed) return failed->impl().fail(failed->status());
+    if (Status moved = move_network(); !moved.ok()) return jobs.front().impl().fail(moved);
+    if (state == Advance::Done) break;
+    if (state == Advance::Progressed) {
+      patience.progressed();
+      continue;
+    }
+    for (CommunicatorJob& job : jobs) {
+      if (job.impl().failed.load(std::memory_order_acquire)) return job.impl().failure_status();
+    }
+    if (Status status = patience.pause([] { return false; }); !status.ok()) {
+      return jobs.front().impl().fail(status);
+    }
+  }
+  for (CommunicatorJob& job : jobs) {
+    Communicator::Impl& impl = job.impl();
+    if (impl.links != nullptr) THESEUS_TRY(impl.links->flush(Deadline::never().with_cancel(&impl.failed)));
+  }
+  return {};
+}
+
+// Runs the items of communicators that block. `items` belong to `communicators`, sorted by address, so that two threads
+// with overlapping groups take the locks in one order.
+Status run_items(const std::vector<GroupItem>& items, const std::vector<Communicator*>& communicators) {
+  std::vector<std::unique_lock<std::mutex>> locks;
+  std::deque<CommunicatorJob> jobs;
+  for (Communicator* communicator : communicators) {
+    Communicator::Impl& impl = CommunicatorAccess::impl(*communicator);
+    locks.emplace_back(impl.running);
+    THESEUS_TRY(impl.usable());
+    jobs.emplace_back(*communicator);
+  }
+  for (const GroupItem& item : items) {
+    const auto at = std::find(communicators.begin(), communicators.end(), item.communicator);
+    if (item.kind != GroupItem::Kind::Join && at != communicators.end()) {
+      THESEUS_TRY(jobs[static_cast<size_t>(at - communicators.begin())].add(item));
+    }
+  }
+  for (CommunicatorJob& job : jobs) THESEUS_TRY(job.begin());
+  return jobs.empty() ? Status() : run_jobs(jobs);
+}
+
+Status run_group(std::vector<GroupItem> items) {
+  THESEUS_TRY(run_joins(items));
+  std::vector<Communicator*> blocking;
+  std::vector<Communicator*> non_blocking;
+  for (const GroupItem& item : items) {
+    if (item.kind == GroupItem::Kind::Join) continue;
+    std::vector<Communicator*>& kind = item.communicator->blocking() ? blocking : non_blocking;
+    if (std::find(kind.begin(), kind.end(), item.communicator) == kind.end()) kind.push_back(item.communicator);
+  }
+  std::sort(blocking.begin(), blocking.end());
+  for (Communicator* communicator : non_blocking) {
+    Communicator::Impl& impl = CommunicatorAccess::impl(*communicator);
+    impl.progress.submit([items, communicator, &impl] {
+      Status status = run_items(items, {communicator});
+      if (!status.ok()) impl.set_failure(status);
+      return status;
+    });
+  }
+  for (Communicator* communicator : blocking) CommunicatorAccess::impl(*communicator).progress.drain();
+  THESEUS_TRY(run_items(items, blocking));
+  if (!non_blocking.empty()) return {Code::InProgress, "operation in progress"};
+  return {};
+}
+
+}  // namespace
+
+void group_add(GroupItem item) { group.items.push_back(std::move(item)); }
+
+Status group_error(Status status) {
+  if (group.error.ok()) group.error = status;
+  return status;
+}
+
+void group_start() { ++group.depth; }
+
+int group_depth() { return group.depth; }
+
+Status group_end() {
+  if (group.depth == 0) return Status::usage("ncclGroupEnd without ncclGroupStart");
+  if (--group.depth > 0) return {};
+  std::vector<GroupItem> items = std::move(group.items);
+  const Status error = group.error;
+  group.items.clear();
+  group.error = {};
+  if (!error.ok()) return error;
+  return items.empty() ? Status() : run_group(std::move(items));
+}
+
+}  // namespace theseus

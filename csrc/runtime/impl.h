@@ -1,0 +1,125 @@
+// Inside of Communicator. Private to csrc/runtime.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "base/clock.h"
+#include "executor/transfer.h"
+#include "net/star.h"
+#include "runtime/communicator.h"
+#include "runtime/links.h"
+#include "runtime/plan_cache.h"
+#include "runtime/progress_thread.h"
+
+namespace theseus {
+
+enum class Phase : int { Joining, Ready, Finalized };
+
+// A reduction as the data path sees it: Avg and PreMulSum resolved.
+struct ResolvedOp {
+  RedOp op = RedOp::Sum;      // Sum, Prod, Max, Min
+  RedOp announced = RedOp::Sum;  // what peers compare
+  bool scaled = false;
+  alignas(8) uint8_t scalar[8] = {};
+  bool divide = false;        // integer Avg: divide the result by the number of ranks
+};
+
+// A collective ready to run: arguments checked, plan selected, id given.
+struct Request {
+  PreparedPlan* plan = nullptr;  // null: nothing to do
+  Binding binding;
+  ResolvedOp op;
+  size_t output_elements = 0;  // of this rank's output, for `divide`
+};
+
+struct Communicator::Impl {
+  explicit Impl(Communicator* owner) : self(owner) {}
+
+  Communicator* self;
+  CommId id;
+  std::vector<Peer> peers;
+  Topology topology;
+  std::unique_ptr<Links> links;  // null with one rank
+  std::unique_ptr<Star> star;    // null with one rank
+  std::unique_ptr<PlanCache> plans;
+
+  std::mutex running;  // held by whoever runs requests of this communicator
+  std::atomic<Phase> phase{Phase::Joining};
+  std::atomic<bool> aborted{false};
+  std::atomic<bool> failed{false};
+  mutable std::mutex failure_mutex;
+  Status failure;
+
+  uint32_t next_request = 1;
+  int splits = 0;
+  int shrinks = 0;
+  std::atomic<double> timeout{0};
+  int spins = 0;  // looks before the first yield
+  uint64_t next_local_check = 0;  // ns; by whoever holds `running`
+
+  std::mutex ops_mutex;
+  struct PremulSum {
+    DataType type;
+    uint8_t scalar[8];
+  };
+  std::map<int, PremulSum> ops;
+  int next_op = 5;
+
+  ProgressThread progress;
+
+  // --- life (init.cc)
+  Status join(const UniqueId& unique_id);
+  Status join_split(Communicator::Impl& parent, int color, int key);
+  Status join_shrink(const Communicator::Impl& parent, const std::vector<int>& survivors, int generation);
+  Status meet(const UniqueId& unique_id, const Deadline& deadline);
+  Status become_ready();
+  Status leave();
+
+  // --- failure (failure.cc)
+  void set_failure(const Status& status);  // first one wins
+  Status fail(const Status& status);       // set_failure, and tell the other ranks; returns the failure
+  Status failure_status() const;
+  Status usable() const;                   // ok, or why no request may start
+  Status check_alive();                    // slow path of waiting: local deaths, aborts, failures
+
+  // --- requests (request.cc)
+  Result<ResolvedOp> check(const CollectiveCall& call);  // arguments; captures the reduction
+  Result<ResolvedOp> resolve(int op, DataType type);
+  Result<Request> prepare(const CollectiveCall& call, const ResolvedOp& op);
+  Status run(const CollectiveCall& call, const ResolvedOp& op);
+  void complete(Request& request);
+  Status run_barrier();
+
+  // --- point-to-point (p2p.cc)
+  struct PointToPoint {
+    bool sends;
+    void* data;
+    size_t bytes;
+    size_t count;
+    DataType type;
+    int peer;
+  };
+  Status check_point_to_point(const PointToPoint& operation) const;
+  Status run_point_to_point(const PointToPoint& operation);
+  Status check_all_to_all_v(const AllToAllVCall& call) const;
+  Status run_all_to_all_v(const AllToAllVCall& call);
+};
+
+// The way in for the runtime's own files.
+class CommunicatorAccess {
+ public:
+  static Communicator::Impl& impl(Communicator& communicator) { return *communicator.impl_; }
+  // A live handle, still to join.
+  static Communicator* make(int ranks, int rank, const CommConfig& config);
+  static void set_shape(Communicator& communicator, int ranks, int rank);
+  // Takes the handle back: false where it was not live. remove() also deletes.
+  static bool forget(Communicator* communicator);
+  static void remove(Communicator* communicator);
+};
+
+}  // namespace theseus

@@ -1,0 +1,199 @@
+// How a communicator comes to be: by a unique id, by split, by shrink; and how it ends.
+#include <algorithm>
+#include <set>
+
+#include "base/bytes.h"
+#include "base/env.h"
+#include "base/fork.h"
+#include "base/log.h"
+#include "net/process_server.h"
+#include "net/rendezvous.h"
+#include "runtime/impl.h"
+#include "transport/shared_memory.h"
+
+namespace theseus {
+namespace {
+
+// Peers' shared buffers are fetched from their owner's ProcessServer; this is where owners are looked up.
+class BufferOwners {
+ public:
+  static BufferOwners& instance() {
+    static BufferOwners& owners = *new BufferOwners;
+    return owners;
+  }
+
+  void learn(const std::vector<Peer>& peers) {
+    const std::lock_guard lock(mutex_);
+    for (const Peer& peer : peers) unix_names_[peer.memory_tag] = peer.unix_name;
+  }
+
+  // Serves this process's buffers, and knows how to get others'. Once a process.
+  Status serve() {
+    static const Status status = [this]() -> Status {
+      Result<ProcessServer*> server = ProcessServer::get();
+      if (!server.ok()) return server.status();
+      (*server)->register_fallback(Purpose::Descriptor, [](const Hello& hello, Socket socket) {
+        Fd fd(socket.peer_is_same_user() ? SharedMemory::descriptor(hello.tag) : -1);
+        if (fd.valid()) (void)socket.send_descriptor(fd.get(), "B", 1, Deadline::after(1)).ok();
+      });
+      SharedMemory::set_fetch([this](uint64_t id) { return fetch(id); });
+      return {};
+    }();
+    return status;
+  }
+
+ private:
+  int fetch(uint64_t id) {
+    std::string name;
+    {
+      const std::lock_guard lock(mutex_);
+      const auto found = unix_names_.find(static_cast<uint32_t>(id >> 32));
+      if (found == unix_names_.end()) return -1;
+      name = found->second;
+    }
+    Hello hello;
+    hello.communicator = {id, kBuffers};
+    hello.purpose = Purpose::Descriptor;
+    hello.tag = id;
+    Result<Socket> socket = ProcessServer::connect_unix(name, hello, Deadline::after(5));
+    if (!socket.ok() || !socket->peer_is_same_user()) return -1;
+    char byte = 0;
+    Result<Fd> fd = socket->recv_descriptor(&byte, 1, Deadline::after(5));
+    return fd.ok() ? fd->release() : -1;
+  }
+
+  static constexpr uint64_t kBuffers = 0x425546464552;  // no communicator: "BUFFER"
+  std::mutex mutex_;
+  std::map<uint32_t, std::string> unix_names_;  // by memory tag
+};
+
+int spins_for(int local_ranks) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  const int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+  const int spins = static_cast<int>(settings::spin());
+  return local_ranks <= cores ? spins : std::min(spins, 20);
+}
+
+}  // namespace
+
+Status Communicator::Impl::join(const UniqueId& unique_id) {
+  return meet(unique_id, Deadline::after(settings::init_timeout()).with_cancel(&aborted));
+}
+
+// Everybody's color and key over the parent's star, then the ranks of one color meet like any others, under an id that
+// they derive alike.
+Status Communicator::Impl::join_split(Communicator::Impl& parent, int color, int key) {
+  const std::lock_guard lock(parent.running);
+  THESEUS_TRY(parent.usable());
+  const int generation = parent.splits++;
+  std::vector<std::string> blobs(1);
+  ByteWriter own;
+  own.number(color);
+  own.number(key);
+  if (parent.star == nullptr) {
+    blobs[0] = own.take();
+  } else {
+    const Deadline deadline = Deadline::after(settings::init_timeout()).with_cancel(&parent.aborted);
+    Result<std::vector<std::string>> gathered = parent.star->all_gather(own.take(), deadline);
+    if (!gathered.ok()) return gathered.status();
+    blobs = std::move(*gathered);
+  }
+  if (color < 0) return {};
+  std::vector<std::pair<int, int>> members;  // key, parent rank
+  for (size_t rank = 0; rank < blobs.size(); ++rank) {
+    ByteReader in(blobs[rank]);
+    const int its_color = in.number<int>();
+    const int its_key = in.number<int>();
+    if (!in.complete()) return Status::internal("rank " + std::to_string(rank) + " sent a malformed split");
+    if (its_color == color) members.emplace_back(its_key, static_cast<int>(rank));
+  }
+  std::stable_sort(members.begin(), members.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  const auto me = std::find_if(members.begin(), members.end(),
+                               [&](const auto& member) { return member.second == parent.self->rank(); });
+  CommunicatorAccess::set_shape(*self, static_cast<int>(members.size()), static_cast<int>(me - members.begin()));
+  UniqueId unique_id{};
+  if (members.size() > 1) {
+    const Id128 nonce =
+        derive_id(parent.id, "split " + std::to_string(generation) + " color " + std::to_string(color));
+    unique_id = derive_unique_id(nonce, parent.peers[members.front().second].server);
+  }
+  return join(unique_id);
+}
+
+Status Communicator::Impl::join_shrink(const Communicator::Impl& parent, const std::vector<int>& survivors,
+                                       int generation) {
+  UniqueId unique_id{};
+  if (survivors.size() > 1) {
+    std::string label = "shrink " + std::to_string(generation);
+    for (const int rank : survivors) label += " " + std::to_string(rank);
+    unique_id = derive_unique_id(derive_id(parent.id, label), parent.peers[survivors.front()].server);
+  }
+  return join(unique_id);
+}
+
+Status Communicator::Impl::meet(const UniqueId& unique_id, const Deadline& deadline) {
+  THESEUS_TRY(check_not_forked());
+  const int rank = self->rank();
+  const int ranks = self->ranks();
+  if (ranks == 1) {
+    topology = single_host(1);
+    return become_ready();
+  }
+  THESEUS_TRY(BufferOwners::instance().serve());
+  Result<Peer> own = describe_self();
+  if (!own.ok()) return own.status();
+  Result<RendezvousResult> met =
+      rendezvous(unique_id, rank, ranks, encode(*own), deadline, "THESEUS_ALGO=" + settings::algo());
+  if (!met.ok()) return met.status();
+  id = met->communicator;
+  for (const std::string& blob : met->blobs) {
+    Result<Peer> peer = decode_peer(blob);
+    if (!peer.ok()) return peer.status();
+    peers.push_back(std::move(*peer));
+  }
+  BufferOwners::instance().learn(peers);
+  topology = topology_of(peers);
+  Result<std::unique_ptr<Star>> connected = Star::connect(id, rank, ranks, peers[0].server, deadline);
+  if (!connected.ok()) return connected.status();
+  star = std::move(*connected);
+  star->on_failure([this](const Status& status) { set_failure(status); });
+  Result<std::unique_ptr<Links>> built = Links::build(id, rank, peers, topology, deadline);
+  if (!built.ok()) {
+    star->fail(built.status());
+    return built.status();
+  }
+  links = std::move(*built);
+  // Ready means that everybody is: a rank that could not map memory or open a port has told the star by now.
+  Result<std::vector<std::string>> all = star->all_gather("", deadline);
+  if (!all.ok()) return all.status();
+  return become_ready();
+}
+
+Status Communicator::Impl::become_ready() {
+  Result<Forced> forced = parse_algo(settings::algo());
+  if (!forced.ok()) THESEUS_WARN("%s; the policy picks instead", forced.status().message().c_str());
+  plans = std::make_unique<PlanCache>(self->rank(), topology, links.get(), forced.ok() ? *forced : Forced{});
+  timeout = settings::timeout();
+  spins = spins_for(links == nullptr ? 1 : links->local_ranks());
+  phase.store(Phase::Ready, std::memory_order_release);
+  THESEUS_INFO(kLogInit, "communicator %s%s: rank %d of %d is ready", id.to_string().c_str(),
+               self->config().name.empty() ? "" : (" (" + self->config().name + ")").c_str(), self->rank(),
+               self->ranks());
+  return {};
+}
+
+// In good order: what was asked for is done, what was sent is on its way, and the others know that this rank leaves.
+Status Communicator::Impl::leave() {
+  progress.drain();
+  const std::lock_guard lock(running);
+  const Status outcome = failed.load(std::memory_order_acquire) ? failure_status() : Status();
+  if (links != nullptr && outcome.ok()) {
+    THESEUS_TRY(links->flush(Deadline::after(settings::heartbeat_timeout()).with_cancel(&failed)));
+  }
+  phase.store(Phase::Finalized, std::memory_order_release);
+  if (star != nullptr) star->close();
+  return outcome;
+}
+
+}  // namespace theseus

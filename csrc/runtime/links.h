@@ -1,0 +1,75 @@
+// Every connection of one communicator, whichever way it goes: shared memory inside a host, TCP between hosts.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "base/clock.h"
+#include "executor/program.h"
+#include "net/star.h"
+#include "runtime/peer.h"
+#include "transport/segment.h"
+#include "transport/shm_port.h"
+#include "transport/tcp_links.h"
+
+namespace theseus {
+
+class Links final : public PortSource {
+ public:
+  // `peers` by rank. Builds the host's segment together with the other local ranks (collective among them).
+  static Result<std::unique_ptr<Links>> build(const CommId& communicator, int rank, const std::vector<Peer>& peers,
+                                              const Topology& topology, const Deadline& deadline);
+  ~Links() override;
+
+  Result<SendPort*> send_port(int peer, int rail, int channel) override;
+  Result<RecvPort*> recv_port(int peer, int rail, int channel) override;
+
+  // Rails that data to `peer` can be spread over.
+  int rails_to(int peer) const { return is_local(peer) ? 1 : topology_.rails; }
+  bool is_local(int peer) const { return local_index_[peer] >= 0; }
+  const char* transport_to(int peer) const;
+  size_t slot_bytes() const { return slot_bytes_; }
+  int local_ranks() const { return local_ranks_; }
+
+  bool uses_network() const { return tcp_in_use_; }
+  Status progress() { return tcp_in_use_ ? tcp_->progress() : Status(); }
+  // Sleeps a short while, until something may have moved; `ready` is asked once more before.
+  template <class Ready>
+  void sleep(Ready&& ready) {
+    if (tcp_in_use_) {
+      tcp_->wait(kLongestSleepNs);
+    } else if (segment_ != nullptr) {
+      sleep_on(segment_->rank_page(local_index_[rank_]), ready);
+    }
+  }
+  Status flush(const Deadline& deadline) { return tcp_in_use_ ? tcp_->flush(deadline) : Status(); }
+  // A local peer whose process is gone, or -1. For when the control star can no longer tell.
+  int dead_local_peer() const;
+
+ private:
+  Links(int rank, const std::vector<Peer>& peers, const Topology& topology);
+  Status build_segment(const CommId& communicator, const std::vector<Peer>& peers, const Deadline& deadline);
+  Status share_segment(const CommId& communicator, const std::vector<int>& locals, const Deadline& deadline);
+  Status fetch_segment(const CommId& communicator, int leader, const Peer& peer, const SegmentGeometry& geometry,
+                       const Deadline& deadline);
+  ReferencePolicy references_to(int peer) const;
+
+  struct Pair {
+    std::unique_ptr<ShmSendPort> send[kShmChannels];
+    std::unique_ptr<ShmRecvPort> recv[kShmChannels];
+  };
+
+  int rank_;
+  std::vector<Peer> peers_;
+  Topology topology_;
+  std::vector<int> local_index_;  // by rank; -1: on another host
+  int local_ranks_ = 0;
+  size_t slot_bytes_ = 0;
+  std::unique_ptr<Segment> segment_;
+  std::vector<Pair> shm_;  // by rank
+  std::unique_ptr<TcpLinks> tcp_;
+  bool tcp_in_use_ = false;
+};
+
+}  // namespace theseus

@@ -1,0 +1,106 @@
+#include "runtime/peer.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+
+#include "base/bytes.h"
+#include "base/env.h"
+#include "net/interfaces.h"
+#include "net/process_server.h"
+#include "transport/shared_memory.h"
+
+namespace theseus {
+namespace {
+
+// Ranks of one process share it; processes never do, not even after fork.
+const Id128& process_id() {
+  static const Id128 id = random_id();
+  return id;
+}
+
+}  // namespace
+
+std::string encode(const Peer& peer) {
+  ByteWriter out;
+  out.text(peer.host);
+  out.text(peer.host_name);
+  out.number(peer.process.high);
+  out.number(peer.process.low);
+  out.number(peer.pid);
+  out.text(peer.unix_name);
+  out.text(encode_addresses(peer.server));
+  out.text(encode_addresses(peer.rails));
+  out.number(peer.memory_tag);
+  out.number(peer.slot_bytes);
+  out.number(peer.slots);
+  out.number(static_cast<uint8_t>(peer.shared_memory));
+  out.number(static_cast<uint8_t>(peer.cross_memory));
+  return out.take();
+}
+
+Result<Peer> decode_peer(const std::string& bytes) {
+  ByteReader in(bytes);
+  Peer peer;
+  peer.host = in.text(512);
+  peer.host_name = in.text(512);
+  peer.process.high = in.number<uint64_t>();
+  peer.process.low = in.number<uint64_t>();
+  peer.pid = in.number<int32_t>();
+  peer.unix_name = in.text(256);
+  Result<std::vector<Address>> server = decode_addresses(in.text());
+  Result<std::vector<Address>> rails = decode_addresses(in.text());
+  peer.memory_tag = in.number<uint32_t>();
+  peer.slot_bytes = in.number<uint32_t>();
+  peer.slots = in.number<uint32_t>();
+  peer.shared_memory = in.number<uint8_t>() != 0;
+  peer.cross_memory = in.number<uint8_t>() != 0;
+  if (!in.complete() || !server.ok() || !rails.ok()) {
+    return Status::internal("a rank described itself in a form this build does not know (mixed versions?)");
+  }
+  peer.server = *server;
+  peer.rails = *rails;
+  return peer;
+}
+
+Result<Peer> describe_self() {
+  Result<ProcessServer*> server = ProcessServer::get();
+  if (!server.ok()) return server.status();
+  Result<std::vector<Address>> addresses = (*server)->addresses();
+  if (!addresses.ok()) return addresses.status();
+  Result<std::vector<Nic>> nics = local_nics();
+  if (!nics.ok()) return nics.status();
+  Peer self;
+  self.host = host_identity();
+  self.host_name = host_name();
+  self.process = process_id();
+  self.pid = getpid();
+  self.unix_name = (*server)->unix_name();
+  self.server = *addresses;
+  for (const Nic& nic : *nics) {
+    if (!nic.addresses.empty()) self.rails.push_back(nic.addresses.front().with_port((*server)->port()));
+  }
+  self.memory_tag = SharedMemory::process_tag();
+  self.slot_bytes = static_cast<uint32_t>(std::clamp<int64_t>(settings::slot_bytes(), 0, 64 << 20));
+  self.slots = static_cast<uint32_t>(settings::slots());
+  self.shared_memory = settings::shm();
+  self.cross_memory = settings::cma() != "0";
+  return self;
+}
+
+Topology topology_of(const std::vector<Peer>& peers) {
+  Topology topology;
+  std::map<std::string, int> hosts;
+  size_t rails = SIZE_MAX;
+  for (size_t rank = 0; rank < peers.size(); ++rank) {
+    const Peer& peer = peers[rank];
+    const std::string host = peer.shared_memory ? peer.host : peer.host + "#" + std::to_string(rank);
+    topology.host_of_rank.push_back(hosts.try_emplace(host, static_cast<int>(hosts.size())).first->second);
+    rails = std::min(rails, peer.rails.size());
+  }
+  topology.rails = static_cast<int>(std::max<size_t>(1, rails));
+  return topology;
+}
+
+}  // namespace theseus

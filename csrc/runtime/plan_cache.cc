@@ -1,0 +1,92 @@
+#include "runtime/plan_cache.h"
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "compiler/lower.h"
+#include "compiler/registry.h"
+
+namespace theseus {
+namespace {
+
+// Data that all ranks together see: what the policy compares.
+uint64_t space_bytes(Collective collective, size_t count, DataType type, int ranks) {
+  const uint64_t bytes = static_cast<uint64_t>(count) * size_of(type);
+  switch (collective) {
+    case Collective::AllReduce:
+    case Collective::Broadcast:
+    case Collective::Reduce:
+      return bytes;
+    default:
+      return bytes * static_cast<uint64_t>(ranks);
+  }
+}
+
+}  // namespace
+
+PlanCache::PlanCache(int rank, const Topology& topology, Links* links, const Forced& forced)
+    : rank_(rank), topology_(topology), summary_(summary_of(topology)), links_(links), forced_(forced) {}
+
+Choice PlanCache::choose_for(Collective collective, size_t count, DataType type, int root) const {
+  (void)root;
+  return choose({collective, space_bytes(collective, count, type, summary_.ranks), summary_}, forced_);
+}
+
+Result<const PlanCache::Selection*> PlanCache::select(Collective collective, size_t count, DataType type, RedOp op,
+                                                      int root) {
+  const Key key{count, root, collective, type, op};
+  const uint64_t mixed = (count * 0x9e3779b97f4a7c15ull) ^ (uint64_t(root) * 31 + uint64_t(collective) * 7 +
+                                                             uint64_t(type) * 3 + uint64_t(op)) * 0xc2b2ae3d27d4eb4full;
+  Line& line = recent_[mixed >> 58];
+  if (line.key == key) [[likely]] return &line.selection;
+
+  const Choice choice = choose_for(collective, count, type, root);
+  Result<PreparedPlan*> plan = prepare(choice.algorithm, collective, root);
+  if (!plan.ok()) return plan.status();
+  THESEUS_INFO(kLogTuning, "%s of %zu %s: %s (%s)", name_of(collective), count, name_of(type),
+               choice.algorithm.c_str(), choice.reason.c_str());
+  line.key = key;
+  line.selection.plan = *plan;
+  line.selection.piece_bytes = piece_bytes_for(collective, count * size_of(type));
+  RequestSignature& signature = line.selection.tag.signature;
+  signature = {};
+  signature.count = count;
+  signature.root = root;
+  signature.collective = collective;
+  signature.type = type;
+  signature.op = op;
+  signature.plan = (*plan)->digest;
+  line.selection.tag.base = base_hash(signature);
+  return &line.selection;
+}
+
+Result<PreparedPlan*> PlanCache::prepare(const std::string& algorithm, Collective collective, int root) {
+  const auto key = std::make_tuple(algorithm, collective, root);
+  if (const auto found = plans_.find(key); found != plans_.end()) return &found->second;
+  Result<Algorithm> built = build(algorithm, collective, topology_, root);
+  if (!built.ok()) return built.status();
+  Result<Plan> plan = lower(*built, topology_, rank_);
+  if (!plan.ok()) return plan.status();
+  PreparedPlan prepared;
+  prepared.algorithm = plan->name;
+  // Ranks hold different parts, so what they compare names the plan; the builders make the same of it everywhere.
+  for (const char c : plan->name) prepared.digest = prepared.digest * 31 + static_cast<uint8_t>(c);
+  class NoPorts final : public PortSource {
+    Result<SendPort*> send_port(int, int, int) override { return Status::internal("one rank has no peers"); }
+    Result<RecvPort*> recv_port(int, int, int) override { return Status::internal("one rank has no peers"); }
+  } none;
+  Result<std::unique_ptr<Program>> program =
+      Program::build(*plan, rank_, links_ != nullptr ? static_cast<PortSource&>(*links_) : none);
+  if (!program.ok()) return program.status();
+  prepared.program = std::move(*program);
+  prepared.execution = std::make_unique<Execution>(*prepared.program);
+  return &plans_.emplace(key, std::move(prepared)).first->second;
+}
+
+// Pieces small enough to stay in the cache between their two copies, and to keep a chain of ranks busy; never more than
+// a slot holds.
+size_t PlanCache::piece_bytes_for(Collective, size_t) const {
+  return links_ == nullptr ? size_t{1} << 30 : links_->slot_bytes();
+}
+
+}  // namespace theseus

@@ -1,0 +1,178 @@
+// A collective from call to result: checks, reduction, selection, execution.
+#include <algorithm>
+#include <cstring>
+
+#include "base/fork.h"
+#include "device/reduce.h"
+#include "runtime/drive.h"
+#include "runtime/impl.h"
+
+namespace theseus {
+namespace {
+
+bool reduces(Collective collective) {
+  return collective == Collective::AllReduce || collective == Collective::ReduceScatter ||
+         collective == Collective::Reduce;
+}
+
+bool rooted(Collective collective) {
+  return collective == Collective::Broadcast || collective == Collective::Reduce || collective == Collective::Gather ||
+         collective == Collective::Scatter;
+}
+
+bool overlap(const void* a, size_t a_bytes, const void* b, size_t b_bytes) {
+  const auto x = reinterpret_cast<uintptr_t>(a);
+  const auto y = reinterpret_cast<uintptr_t>(b);
+  return x < y + b_bytes && y < x + a_bytes;
+}
+
+// Buffers of a call must be apart, equal where the collective maps equal places, or in place as NCCL defines it.
+Status check_overlap(const CollectiveCall& call, const BufferShape& shape, int rank) {
+  const size_t block = call.count * size_of(call.type);
+  const size_t input = block * static_cast<size_t>(shape.input_blocks);
+  const size_t output = block * static_cast<size_t>(shape.output_blocks);
+  if (input == 0 || output == 0 || !overlap(call.send, input, call.recv, output)) return {};
+  const auto* send = static_cast<const uint8_t*>(call.send);
+  const auto* recv = static_cast<const uint8_t*>(call.recv);
+  const size_t own = block * static_cast<size_t>(rank);
+  switch (call.collective) {
+    case Collective::AllReduce:
+    case Collective::Broadcast:
+    case Collective::Reduce:
+      if (send == recv) return {};
+      return Status::argument("sendbuff and recvbuff overlap in part: they must be equal (in place) or apart");
+    case Collective::AllGather:
+    case Collective::Gather:
+      if (send == recv + own) return {};
+      return Status::argument("sendbuff overlaps recvbuff: in place means sendbuff = recvbuff + rank * count");
+    case Collective::ReduceScatter:
+    case Collective::Scatter:
+      if (recv == send + own) return {};
+      return Status::argument("recvbuff overlaps sendbuff: in place means recvbuff = sendbuff + rank * count");
+    default:
+      return Status::argument("sendbuff and recvbuff overlap: " + std::string(name_of(call.collective)) +
+                              " has no in-place form");
+  }
+}
+
+Status check_call(const CollectiveCall& call, int rank, int ranks, const BufferShape& shape) {
+  if (static_cast<int>(call.type) >= kDataTypes) {
+    return Status::argument("datatype " + std::to_string(static_cast<int>(call.type)) + " does not exist (0 to 11 do)");
+  }
+  if (rooted(call.collective) && (call.root < 0 || call.root >= ranks)) {
+    return Status::argument("root " + std::to_string(call.root) + " is not a rank of this communicator of " +
+                            std::to_string(ranks));
+  }
+  if (call.count == 0) return {};
+  size_t bytes;
+  if (__builtin_mul_overflow(call.count, size_of(call.type) * static_cast<size_t>(ranks), &bytes)) {
+    return Status::argument("count " + std::to_string(call.count) + " is larger than any memory");
+  }
+  if (shape.input_blocks > 0 && call.send == nullptr) return Status::argument("sendbuff is NULL, but count is not 0");
+  if (shape.output_blocks > 0 && call.recv == nullptr) return Status::argument("recvbuff is NULL, but count is not 0");
+  return check_overlap(call, shape, rank);
+}
+
+}  // namespace
+
+Result<ResolvedOp> Communicator::Impl::resolve(int op, DataType type) {
+  ResolvedOp resolved;
+  if (op >= 0 && op <= static_cast<int>(RedOp::Min)) {
+    resolved.op = resolved.announced = static_cast<RedOp>(op);
+    return resolved;
+  }
+  if (op == static_cast<int>(RedOp::Avg)) {
+    resolved.announced = RedOp::Avg;
+    if (is_floating(type)) {
+      resolved.scaled = true;
+      reciprocal(type, self->ranks(), resolved.scalar);
+    } else {
+      resolved.divide = self->ranks() > 1;
+    }
+    return resolved;
+  }
+  const std::lock_guard lock(ops_mutex);
+  const auto found = ops.find(op);
+  if (found == ops.end()) {
+    return Status::argument("reduction " + std::to_string(op) + " is none of the built-in ones (0 to 4) nor a handle of "
+                            "this communicator");
+  }
+  if (found->second.type != type) {
+    return Status::argument("this PreMulSum was made for " + std::string(name_of(found->second.type)) + ", not for " +
+                            name_of(type));
+  }
+  resolved.announced = RedOp::PreMulSum;
+  resolved.scaled = true;
+  std::memcpy(resolved.scalar, found->second.scalar, sizeof resolved.scalar);
+  return resolved;
+}
+
+Result<ResolvedOp> Communicator::Impl::check(const CollectiveCall& call) {
+  const int rank = self->rank();
+  const int ranks = self->ranks();
+  THESEUS_TRY(check_call(call, rank, ranks, buffer_shape(call.collective, ranks, call.root, rank)));
+  if (!reduces(call.collective)) return ResolvedOp{};
+  return resolve(call.op, call.type);
+}
+
+// The caller holds `running`. Gives the request its id: from here on it counts, whatever becomes of it.
+Result<Request> Communicator::Impl::prepare(const CollectiveCall& call, const ResolvedOp& op) {
+  THESEUS_TRY(usable());
+  Request request;
+  request.op = op;
+  const uint32_t id = next_request++;
+  if (call.count == 0) return request;
+  const BufferShape shape = buffer_shape(call.collective, self->ranks(), call.root, self->rank());
+
+  const int root = rooted(call.collective) ? call.root : 0;
+  Result<const PlanCache::Selection*> selected =
+      plans->select(call.collective, call.count, call.type, request.op.announced, root);
+  if (!selected.ok()) return selected.status();
+  const PlanCache::Selection& selection = **selected;
+  request.plan = selection.plan;
+  request.output_elements = call.count * static_cast<size_t>(shape.output_blocks);
+  Binding& binding = request.binding;
+  binding.input = call.send;
+  binding.output = call.recv;
+  binding.count = call.count;
+  binding.type = call.type;
+  binding.op = request.op.op;
+  binding.piece_bytes = selection.piece_bytes;
+  binding.tag = selection.tag;
+  binding.tag.signature.request = id;
+  binding.tag.hash = request_hash(binding.tag.base, id);
+  return request;
+}
+
+// The caller holds `running`.
+Status Communicator::Impl::run(const CollectiveCall& call, const ResolvedOp& op) {
+  Result<Request> prepared = prepare(call, op);
+  if (!prepared.ok()) return prepared.status();
+  Request& request = *prepared;
+  if (request.plan == nullptr) return {};
+  Execution& execution = *request.plan->execution;
+  if (request.op.scaled) request.binding.scalar = request.op.scalar;
+  execution.start(request.binding);
+  Status status = drive(
+      *this, [&] { return execution.advance(); }, [&] { return execution.status(); });
+  if (!status.ok()) return fail(status);
+  complete(request);
+  return {};
+}
+
+void Communicator::Impl::complete(Request& request) {
+  if (!request.op.divide || request.output_elements == 0) return;
+  divide_in_place(request.binding.type, request.binding.output, request.output_elements, self->ranks());
+}
+
+Status Communicator::Impl::run_barrier() {
+  uint8_t byte = 0;
+  CollectiveCall call;
+  call.collective = Collective::AllReduce;
+  call.send = call.recv = &byte;
+  call.count = 1;
+  call.type = DataType::Uint8;
+  return run(call, ResolvedOp{});
+}
+
+}  // namespace theseus

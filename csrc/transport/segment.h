@@ -1,0 +1,97 @@
+// The shared segment of one communicator on one host: everything that its local ranks exchange through memory.
+//
+// A memfd, created by the lowest local rank and passed to the others over a Unix socket, so that nothing is left
+// behind whatever dies. Sparse: pages cost memory only once they are used.
+//
+//   page 0        SegmentHead
+//   rank pages    RankPage[local ranks]
+//   controls      ConnectionControl[channel][src][dst]
+//   data          slots of [channel][src][dst], each slot_stride long
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "base/result.h"
+#include "transport/port.h"
+
+namespace theseus {
+
+inline constexpr int kMaxSlots = 8;
+inline constexpr int kShmChannels = 2;  // 0: collectives, 1: point-to-point
+inline constexpr size_t kInlineBytes = 48;
+
+struct SegmentGeometry {
+  uint32_t ranks = 0;  // local ranks
+  uint32_t slots = kMaxSlots;
+  uint32_t slot_bytes = 128 << 10;
+};
+
+// Written by its rank, read by the others.
+struct alignas(128) RankPage {
+  std::atomic<uint32_t> doorbell;  // futex word; bumped by whoever wakes the rank
+  std::atomic<uint32_t> sleeping;  // 1 while the rank is, or is about to be, asleep on the doorbell
+  std::atomic<int32_t> pid;
+  std::atomic<uint32_t> ready;
+};
+
+// One message on its way, one cache line: the payload lies beside its flag while it is small.
+struct alignas(64) MessageLine {
+  uint8_t payload[kInlineBytes];  // the message itself, or a Reference
+  uint32_t signature;
+  uint32_t bytes;
+  uint32_t kind;
+  std::atomic<uint32_t> sequence;  // low bits of the message's number, counted from 1; written last
+};
+static_assert(sizeof(MessageLine) == 64);
+
+// What a MessageLine's payload holds where the message is passed by reference.
+struct Reference {
+  uint64_t address;     // in the sender's address space
+  uint64_t bytes;
+  uint64_t allocation;  // id of the shared allocation, 0 if private memory
+  uint64_t offset;      // in that allocation
+};
+static_assert(sizeof(Reference) <= kInlineBytes);
+
+struct alignas(64) SignatureLine {
+  RequestSignature signature;
+};
+
+// A directed connection. The receiver owns `released`, the sender all else; they lie on different lines.
+struct ConnectionControl {
+  alignas(64) std::atomic<uint64_t> released;
+  MessageLine lines[kMaxSlots];
+  SignatureLine signatures[kMaxSlots];  // by slot; rewritten only where it changed
+};
+
+class Segment {
+ public:
+  // Creates the memory; `needed` bytes are virtual until used. Error: what is missing (descriptors, address space).
+  static Result<std::unique_ptr<Segment>> create(const SegmentGeometry& geometry);
+  // Maps what create() made elsewhere; checks the head before anything else is read. Takes the descriptor.
+  static Result<std::unique_ptr<Segment>> attach(int fd, const SegmentGeometry& expected);
+  ~Segment();
+
+  int fd() const { return fd_; }
+  const SegmentGeometry& geometry() const { return geometry_; }
+  RankPage& rank_page(int local_rank) const;
+  ConnectionControl& control(int channel, int src, int dst) const;
+  uint8_t* slot(int channel, int src, int dst, int index) const;
+  // The head's word of shared failure: non-zero once a local rank has seen the communicator fail.
+  std::atomic<uint32_t>& failed() const;
+
+  Segment(const Segment&) = delete;
+  Segment& operator=(const Segment&) = delete;
+
+ private:
+  Segment(int fd, void* base, size_t bytes, const SegmentGeometry& geometry);
+  int fd_;
+  uint8_t* base_;
+  size_t bytes_;
+  SegmentGeometry geometry_;
+};
+
+}  // namespace theseus

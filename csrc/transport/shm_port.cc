@@ -1,0 +1,116 @@
+#include "transport/shm_port.h"
+
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "transport/shared_memory.h"
+
+namespace theseus {
+namespace {
+
+size_t stride_of(Segment& segment) { return static_cast<size_t>(segment.slot(0, 0, 0, 1) - segment.slot(0, 0, 0, 0)); }
+
+}  // namespace
+
+ShmSendPort::ShmSendPort(Segment& segment, int channel, int src, int dst, const ReferencePolicy& policy)
+    : control_(segment.control(channel, src, dst)),
+      receiver_(segment.rank_page(dst)),
+      slots_base_(segment.slot(channel, src, dst, 0)),
+      slots_(segment.geometry().slots),
+      slot_bytes_(segment.geometry().slot_bytes),
+      slot_stride_(stride_of(segment)),
+      policy_(policy) {}
+
+void ShmSendPort::publish(size_t bytes, MessageKind kind) {
+  MessageLine& line = control_.lines[position_];
+  if (recorded_[position_] != tag_->base) [[unlikely]] {
+    control_.signatures[position_].signature = tag_->signature;
+    recorded_[position_] = tag_->base;
+  }
+  line.signature = tag_->hash;
+  line.bytes = static_cast<uint32_t>(bytes);
+  line.kind = static_cast<uint32_t>(kind);
+  ++posted_;
+  line.sequence.store(static_cast<uint32_t>(posted_), std::memory_order_release);
+  if (++position_ == slots_) position_ = 0;
+  ring(receiver_);
+}
+
+bool ShmSendPort::can_reference(const void* data, size_t bytes) const {
+  if (policy_.same_process) return true;
+  if (policy_.shared_memory && SharedMemory::find(data, bytes).id != 0) return true;
+  return policy_.cross_memory && bytes >= policy_.smallest_remote;
+}
+
+bool ShmSendPort::post_reference(const void* data, size_t bytes) {
+  if (posted_ - released_seen_ >= slots_ && !credit()) return false;
+  Reference reference{reinterpret_cast<uint64_t>(data), bytes, 0, 0};
+  MessageKind kind = MessageKind::Referenced;
+  if (!policy_.same_process) {
+    const SharedMemory::Span span = policy_.shared_memory ? SharedMemory::find(data, bytes) : SharedMemory::Span{};
+    reference.allocation = span.id;
+    reference.offset = span.offset;
+    if (span.id == 0) kind = MessageKind::Remote;
+  }
+  std::memcpy(control_.lines[position_].payload, &reference, sizeof reference);
+  publish(0, kind);
+  return true;
+}
+
+ShmRecvPort::ShmRecvPort(Segment& segment, int channel, int src, int dst)
+    : control_(segment.control(channel, src, dst)),
+      sender_(segment.rank_page(src)),
+      slots_base_(segment.slot(channel, src, dst, 0)),
+      slots_(segment.geometry().slots),
+      slot_bytes_(segment.geometry().slot_bytes),
+      slot_stride_(stride_of(segment)) {}
+
+const Message* ShmRecvPort::open(const MessageLine& line) {
+  message_.signature_hash = line.signature;
+  message_.kind = static_cast<MessageKind>(line.kind);
+  if (message_.kind == MessageKind::Copied) [[likely]] {
+    message_.bytes = std::min(line.bytes, slot_bytes_);
+    message_.data = message_.bytes <= kInlineBytes ? line.payload : slots_base_ + position_ * slot_stride_;
+  } else {
+    std::memcpy(&reference_, line.payload, sizeof reference_);
+    message_.bytes = reference_.bytes;
+    message_.data = nullptr;
+    if (message_.kind == MessageKind::Referenced) {
+      message_.data = reference_.allocation == 0
+                          ? reinterpret_cast<const void*>(reference_.address)
+                          : SharedMemory::map_peer(reference_.allocation, reference_.offset, reference_.bytes);
+      if (message_.data == nullptr) message_.kind = MessageKind::Remote;  // could not be mapped: read it instead
+    }
+  }
+  peeked_ = true;
+  return &message_;
+}
+
+Status ShmRecvPort::fetch(void* dst, size_t offset, size_t bytes) {
+  const pid_t pid = sender_.pid.load(std::memory_order_relaxed);
+  while (bytes > 0) {
+    const iovec local{dst, bytes};
+    const iovec remote{reinterpret_cast<void*>(reference_.address + offset), bytes};
+    const ssize_t got = process_vm_readv(pid, &local, 1, &remote, 1, 0);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) {
+      return Status::from_errno("cannot read the memory of process " + std::to_string(pid) +
+                                    " (THESEUS_CMA=0 avoids this)",
+                                got < 0 ? errno : ESRCH);
+    }
+    dst = static_cast<uint8_t*>(dst) + got;
+    offset += static_cast<size_t>(got);
+    bytes -= static_cast<size_t>(got);
+  }
+  return {};
+}
+
+RequestSignature ShmRecvPort::peer_signature() {
+  RequestSignature signature = control_.signatures[position_].signature;
+  signature.request = (control_.lines[position_].signature - base_hash(signature)) * kRequestFactorInverse;
+  return signature;
+}
+
+}  // namespace theseus

@@ -1,0 +1,103 @@
+// Connections through the shared segment of a host.
+//
+// Memory order: the sender writes payload and head of a MessageLine, then `sequence` with release; the receiver reads
+// `sequence` with acquire, so that it sees all that was written before. The receiver reads a slot, then publishes
+// `released` with release; the sender reads it with acquire before it writes the slot again.
+#pragma once
+
+#include <cstring>
+
+#include "transport/doorbell.h"
+#include "transport/port.h"
+#include "transport/segment.h"
+
+namespace theseus {
+
+// What a sender needs to know to pass memory by reference to one peer.
+struct ReferencePolicy {
+  bool same_process = false;  // plain pointers
+  bool shared_memory = false; // buffers from mem_alloc
+  bool cross_memory = false;  // process_vm_readv is permitted
+  size_t smallest_remote = 0; // cross_memory pays from here up
+};
+
+class ShmSendPort final : public SendPort {
+ public:
+  ShmSendPort(Segment& segment, int channel, int src, int dst, const ReferencePolicy& policy);
+
+  size_t slot_bytes() const override { return slot_bytes_; }
+  int slots() const override { return static_cast<int>(slots_); }
+  void set_tag(const SignatureTag& tag) override { tag_ = &tag; }
+
+  void* acquire(size_t bytes) override {
+    if (posted_ - released_seen_ >= slots_ && !credit()) return nullptr;
+    return bytes <= kInlineBytes ? control_.lines[position_].payload : slots_base_ + position_ * slot_stride_;
+  }
+  void commit(size_t bytes) override { publish(bytes, MessageKind::Copied); }
+
+  bool can_reference(const void* data, size_t bytes) const override;
+  bool post_reference(const void* data, size_t bytes) override;
+
+  uint64_t posted() const override { return posted_; }
+  uint64_t released() override {
+    released_seen_ = control_.released.load(std::memory_order_acquire);
+    return released_seen_;
+  }
+  Status progress() override { return {}; }
+
+ private:
+  bool credit() { return posted_ - released() < slots_; }
+  void publish(size_t bytes, MessageKind kind);
+
+  ConnectionControl& control_;
+  RankPage& receiver_;
+  uint8_t* slots_base_;
+  const SignatureTag* tag_ = nullptr;
+  uint64_t posted_ = 0;
+  uint64_t released_seen_ = 0;
+  uint32_t position_ = 0;  // posted_ modulo slots_
+  uint32_t slots_;
+  uint32_t slot_bytes_;
+  size_t slot_stride_;
+  uint32_t recorded_[kMaxSlots] = {};  // base hash of the signature that each SignatureLine holds
+  ReferencePolicy policy_;
+};
+
+class ShmRecvPort final : public RecvPort {
+ public:
+  ShmRecvPort(Segment& segment, int channel, int src, int dst);
+
+  const Message* peek() override {
+    if (peeked_) return &message_;
+    MessageLine& line = control_.lines[position_];
+    if (line.sequence.load(std::memory_order_acquire) != static_cast<uint32_t>(received_ + 1)) return nullptr;
+    return open(line);
+  }
+  Status fetch(void* dst, size_t offset, size_t bytes) override;
+  void release() override {
+    peeked_ = false;
+    ++received_;
+    if (++position_ == slots_) position_ = 0;
+    control_.released.store(received_, std::memory_order_release);
+    ring(sender_);
+  }
+  RequestSignature peer_signature() override;
+  Status progress() override { return {}; }
+
+ private:
+  const Message* open(const MessageLine& line);
+
+  ConnectionControl& control_;
+  RankPage& sender_;
+  uint8_t* slots_base_;
+  Message message_;
+  Reference reference_{};
+  uint64_t received_ = 0;
+  uint32_t position_ = 0;  // received_ modulo slots_
+  uint32_t slots_;
+  uint32_t slot_bytes_;
+  size_t slot_stride_;
+  bool peeked_ = false;
+};
+
+}  // namespace theseus

@@ -1,0 +1,23 @@
+"""What the tests of this folder share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from abi import binding
+
+
+@pytest.fixture(scope="session")
+def folder() -> Path:
+    """Give the folder of the built libraries, or skip."""
+    found = binding.library_folder()
+    if found is None:
+        pytest.skip("libnccl.so.2 is not built: run make test, or name its folder in THESEUS_LIB_DIR")
+    return found
+
+
+@pytest.fixture(scope="session")
+def nccl(folder: Path) -> binding.Nccl:
+    """Give the loaded library."""
+    return binding.Nccl(folder)

@@ -1,0 +1,77 @@
+"""Theseus: collective communication, a drop-in for NCCL that also runs in full on CPU memory.
+
+    import numpy as np
+    import theseus_py
+
+    with theseus_py.Communicator.from_env() as communicator:   # under torchrun, mpirun or srun
+        data = np.full(4, communicator.rank, np.float32)
+        communicator.all_reduce(data)
+
+Names are loaded on first use: importing this package, as torch does for its entry points, costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from theseus_py.buffers import empty as empty
+    from theseus_py.communicator import Candidate as Candidate
+    from theseus_py.communicator import Communicator as Communicator
+    from theseus_py.communicator import Explanation as Explanation
+    from theseus_py.communicator import PreMulSum as PreMulSum
+    from theseus_py.communicator import Work as Work
+    from theseus_py.communicator import create_unique_id as create_unique_id
+    from theseus_py.communicator import group as group
+    from theseus_py.communicator import init_all as init_all
+    from theseus_py.dtypes import DataType as DataType
+    from theseus_py.dtypes import RedOp as RedOp
+    from theseus_py.errors import TheseusError as TheseusError
+
+__version__ = "0.1.0"
+
+_WHERE = {
+    "Candidate": "communicator",
+    "Communicator": "communicator",
+    "DataType": "dtypes",
+    "Explanation": "communicator",
+    "PreMulSum": "communicator",
+    "RedOp": "dtypes",
+    "TheseusError": "errors",
+    "Work": "communicator",
+    "create_unique_id": "communicator",
+    "empty": "buffers",
+    "group": "communicator",
+    "init_all": "communicator",
+}
+_SUBMODULES = ("buffers", "communicator", "dtypes", "errors", "launch")
+
+__all__ = [
+    "Candidate",
+    "Communicator",
+    "DataType",
+    "Explanation",
+    "PreMulSum",
+    "RedOp",
+    "TheseusError",
+    "Work",
+    "create_unique_id",
+    "empty",
+    "group",
+    "init_all",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _WHERE:
+        value = getattr(importlib.import_module(f"theseus_py.{_WHERE[name]}"), name)
+        globals()[name] = value
+        return value
+    if name in _SUBMODULES:
+        return importlib.import_module(f"theseus_py.{name}")
+    raise AttributeError(f"module 'theseus_py' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_WHERE, *_SUBMODULES})

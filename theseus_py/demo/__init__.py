@@ -1,0 +1,1 @@
+"""What `theseus demo` runs: an AllReduce sweep and a training run on virtual hosts, and the report about both."""

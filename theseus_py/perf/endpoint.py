@@ -1,0 +1,74 @@
+"""A communicator as the sweep sees it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import numpy as np
+
+from theseus_py.communicator import Communicator, group
+from theseus_py.dtypes import Collective, RedOp, data_type
+from theseus_py.perf.sweep import Call
+
+_COLLECTIVES = {
+    "all_reduce": Collective.ALL_REDUCE,
+    "all_gather": Collective.ALL_GATHER,
+    "reduce_scatter": Collective.REDUCE_SCATTER,
+    "broadcast": Collective.BROADCAST,
+    "reduce": Collective.REDUCE,
+    "alltoall": Collective.ALL_TO_ALL,
+    "gather": Collective.GATHER,
+    "scatter": Collective.SCATTER,
+}
+_TEXT_BYTES = 48
+
+
+class CommunicatorEndpoint:
+    """Runs a sweep's calls on a theseus_py.Communicator, by address: element types that NumPy lacks need no wrapper."""
+
+    def __init__(self, communicator: Communicator) -> None:
+        self._communicator = communicator
+        self.rank = communicator.rank
+        self.ranks = communicator.ranks
+
+    def prepare(self, call: Call) -> Callable[[], None]:
+        if call.kind.name == "barrier":
+            return self.barrier
+        if call.kind.name == "sendrecv":
+            return functools.partial(self._send_and_receive, call)
+        shape_count = call.receive.size if call.kind.name in ("reduce_scatter", "scatter") else call.send.size
+        count = shape_count // self.ranks if call.kind.name == "alltoall" else shape_count
+        operation = RedOp[call.operation.upper()] if call.kind.reduces else RedOp.SUM
+        return functools.partial(
+            self._communicator._core.run,
+            int(_COLLECTIVES[call.kind.name]),
+            call.send.ctypes.data,
+            call.receive.ctypes.data,
+            count,
+            int(data_type(call.element.canonical)),
+            int(operation),
+            call.root,
+        )
+
+    def _send_and_receive(self, call: Call) -> None:
+        with group():
+            self._communicator.send(call.send.view(np.uint8), (self.rank + 1) % self.ranks)
+            self._communicator.recv(call.receive.view(np.uint8), (self.rank - 1) % self.ranks)
+
+    def barrier(self) -> None:
+        self._communicator.barrier()
+
+    def total(self, values: list[float]) -> list[float]:
+        array = np.array(values, np.float64)
+        self._communicator.all_reduce(array)
+        return [float(value) for value in array]
+
+    def gather_text(self, text: str) -> list[str]:
+        """What each rank passed, by rank, at most 48 bytes of it."""
+        mine = np.zeros(_TEXT_BYTES, np.uint8)
+        data = text.encode()[:_TEXT_BYTES]
+        mine[: len(data)] = np.frombuffer(data, np.uint8)
+        everybody = np.zeros((self.ranks, _TEXT_BYTES), np.uint8)
+        self._communicator.all_gather(mine, everybody)
+        return [bytes(row).rstrip(b"\0").decode(errors="replace") for row in everybody]
