@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import signal
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,7 +20,7 @@ if not __package__:
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.harness import Probe, describe, format_size, format_time, ours, parse_size, parser, table, write_json
-from benchmarks.harness.rounds import Contender, Rounds, by_cell, from_server, memory_bound
+from benchmarks.harness.rounds import HOPELESS, Contender, Rounds, by_cell, from_server
 from benchmarks.harness.server import COLLECTIVES, LoopError, LoopServer
 from benchmarks.harness.verdict import LEVEL, Batch, Cell, compare, geometric_mean, medians, standing
 from benchmarks.peers.catalog import NOT_SCRIPTED, PEERS, bench_folder, oversubscribed
@@ -29,6 +30,7 @@ SIZES = (8, 1 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20)
 QUICK_SIZES = (8, 64 << 10, 1 << 20)
 TARGET_MEAN = {2: 1.3}
 ZERO_COPY_LIMIT = 1.4
+FEWEST = 3
 
 
 def arguments() -> argparse.Namespace:
@@ -37,8 +39,8 @@ def arguments() -> argparse.Namespace:
     made.add_argument("--ranks", type=int, choices=(2, 4), default=2, help="ranks, all on this machine")
     made.add_argument("--collectives", nargs="+", choices=COLLECTIVES, default=list(COLLECTIVES))
     made.add_argument("--sizes", nargs="+", type=parse_size, help="as nccl-tests counts; 8 to 64M if not given")
-    made.add_argument("--rounds", type=int, help="20 if not given, and 12 with --quick")
-    made.add_argument("--batch-ms", type=float, help="length of a batch; 20 if not given, and 3 with --quick")
+    made.add_argument("--rounds", type=int, help="20 if not given, and 10 with --quick")
+    made.add_argument("--batch-ms", type=float, help="length of a batch; 20 if not given, and 2 with --quick")
     made.add_argument("--alloc", choices=("private", "nccl"), default="private", help="nccl: ncclMemAlloc as well")
     made.add_argument(
         "--peers", nargs="*", metavar="NAME", choices=[peer.name for peer in PEERS], help="all, if not given"
@@ -48,8 +50,8 @@ def arguments() -> argparse.Namespace:
     made.add_argument("--only-peers", action="store_true", help="measure the peers alone")
     given = made.parse_args()
     given.sizes = given.sizes or list(QUICK_SIZES if given.quick else SIZES)
-    given.rounds = given.rounds or (12 if given.quick else 20)
-    given.batch_ms = given.batch_ms or (3 if given.quick else 20)
+    given.rounds = given.rounds or (10 if given.quick else 20)
+    given.batch_ms = given.batch_ms or (2 if given.quick else 20)
     return given
 
 
@@ -61,6 +63,7 @@ def planned(given: argparse.Namespace, missing: dict[str, str]) -> list[LoopServ
         launches[ours.NAME] = ours.launch(program, given.ranks, shared_buffers=False)
         if given.alloc == "nccl":
             launches[ours.ZERO_COPY] = ours.launch(program, given.ranks, shared_buffers=True)
+            launches[ours.BOUND] = ours.launch(ours.build_bound(), given.ranks, shared_buffers=False)
     for peer in PEERS:
         if given.peers is not None and peer.name not in given.peers:
             continue
@@ -80,7 +83,7 @@ def started(servers: Sequence[LoopServer], stack: contextlib.ExitStack, missing:
         stack.enter_context(server)
         try:
             server.start()
-            contenders.append(from_server(server))
+            contenders.append(from_server(server, ["allreduce"] if server.name == ours.BOUND else COLLECTIVES))
         except LoopError as error:
             missing[server.name] = str(error)
     return contenders
@@ -92,8 +95,6 @@ def measure(given: argparse.Namespace, missing: dict[str, str]) -> Rounds:
     cells = [(collective, size) for collective in given.collectives for size in given.sizes]
     with contextlib.ExitStack() as stack:
         contenders = started(planned(given, missing), stack, missing)
-        if given.alloc == "nccl" and given.ranks == 2:
-            contenders.append(memory_bound(probe))
         rounds = Rounds(contenders, cells, probe, given.batch_ms / 1000, oversubscribed(given.ranks))
         rounds.calibrate()
         rounds.run(given.rounds, progress=sys.stderr.isatty())
@@ -107,7 +108,7 @@ def show_medians(batches: Sequence[Batch]) -> str:
     rows = []
     for (collective, size), inside in by_cell(batches).items():
         times = medians(inside)
-        best = min((times[name] for name in times if name not in ("bound", ours.ZERO_COPY)), default=0.0)
+        best = min((times[name] for name in times if name not in (ours.BOUND, ours.ZERO_COPY)), default=0.0)
         marks = [
             format_time(times[name]) + ("*" if times[name] == best else " ") if name in times else "-" for name in names
         ]
@@ -116,7 +117,7 @@ def show_medians(batches: Sequence[Batch]) -> str:
 
 
 def _column(name: str) -> int:
-    order = [ours.NAME, ours.ZERO_COPY, "bound", *(peer.name for peer in PEERS)]
+    order = [ours.NAME, ours.ZERO_COPY, ours.BOUND, *(peer.name for peer in PEERS)]
     return order.index(name)
 
 
@@ -150,40 +151,46 @@ def show_zero_copy(batches: Sequence[Batch]) -> tuple[str, bool]:
     rows, kept = [], True
     for (collective, size), inside in by_cell(batches).items():
         times = medians(inside)
-        if ours.ZERO_COPY not in times or "bound" not in times:
+        if ours.ZERO_COPY not in times or ours.BOUND not in times:
             continue
-        ratio = times[ours.ZERO_COPY] / times["bound"]
+        ratio = times[ours.ZERO_COPY] / times[ours.BOUND]
         kept = kept and (size < 1 << 20 or ratio <= ZERO_COPY_LIMIT)
         private = format_time(times[ours.NAME]) if ours.NAME in times else "-"
-        shared, bound = format_time(times[ours.ZERO_COPY]), format_time(times["bound"])
+        shared, bound = format_time(times[ours.ZERO_COPY]), format_time(times[ours.BOUND])
         rows.append([f"{collective} {format_size(size)}", private, shared, bound, f"{ratio:.2f}"])
     return table(["cell", "private", "ncclMemAlloc", "memory bound", "times the bound"], rows), kept
 
 
-def enough(batches: Sequence[Batch], *where: str) -> list[Batch]:
-    """The batches under the placements named, of the cells in which every library has at least three of them."""
+def enough(batches: Sequence[Batch], where: str) -> list[Batch]:
+    """The batches under one placement, of the cells in which every library has at least three of them."""
     kept: list[Batch] = []
     for inside in by_cell(batches).values():
-        chosen = [batch for batch in inside if batch.placement in where]
+        chosen = [batch for batch in inside if batch.placement == where]
         names = {batch.library for batch in inside}
-        if all(sum(batch.library == name for batch in chosen) >= 3 for name in names):
+        if all(sum(batch.library == name for batch in chosen) >= FEWEST for name in names):
             kept += chosen
     return kept
 
 
 def comparable(batches: Sequence[Batch]) -> list[Batch]:
-    """The near batches; for cells with too few of those also the disturbed ones, which is said."""
-    near = enough(batches, "near")
-    judged = by_cell(near)
-    rest = [batch for batch in batches if (batch.collective, batch.size) not in judged]
-    disturbed = enough(rest, "near", "disturbed")
-    if disturbed:
-        names = ", ".join(f"{collective} {format_size(size)}" for collective, size in by_cell(disturbed))
-        print(f"other work was in the way, so disturbed batches count as well in: {names}")
-    lost = len(by_cell(batches)) - len(judged) - len(by_cell(disturbed))
+    """The near batches; of a library with too few of those in a cell also its disturbed ones, which is said."""
+    kept: list[Batch] = []
+    disturbed: Counter[str] = Counter()
+    for inside in by_cell(batches).values():
+        for name in dict.fromkeys(batch.library for batch in inside):
+            mine = [batch for batch in inside if batch.library == name]
+            near = [batch for batch in mine if batch.placement == "near"]
+            if len(near) < FEWEST:
+                near = [batch for batch in mine if batch.placement in ("near", "disturbed")]
+                disturbed[name] += len(near) >= FEWEST
+            kept += near if len(near) >= FEWEST else []
+    if +disturbed:
+        cells = ", ".join(f"{name} in {count} cells" for name, count in (+disturbed).items())
+        print(f"other work was in the way, so disturbed batches count as well for {cells}")
+    lost = len(by_cell(batches)) - len(by_cell(kept))
     if lost:
         print(f"{lost} cells were too seldom near to be judged: give more --rounds")
-    return [batch for batch in batches if batch in {*near, *disturbed}]
+    return kept
 
 
 def show_run(rounds: Rounds, batches: Sequence[Batch]) -> str:
@@ -217,6 +224,9 @@ def report(given: argparse.Namespace, rounds: Rounds, missing: dict[str, str]) -
         text, kept = show_zero_copy(compared)
         print("\n" + text)
         met = met and kept
+    if rounds.hopeless:
+        names = ", ".join(sorted({name for name, _ in rounds.hopeless}))
+        print(f"{names}: not measured where a call took over {HOPELESS} times the best library's (-)")
     for reason in (*missing.values(), *NOT_SCRIPTED.values()):
         print(f"missing: {reason}")
     content = {

@@ -72,6 +72,16 @@ class RankFailed(RuntimeError):
         self.output = list(output)
 
 
+def python_command(module: str, *arguments: str) -> list[str]:
+    """The command line that calls `main()` of a module in a new interpreter, with the import path of this one.
+
+    `python -m` would look in the current folder first, and find the sources there instead of what is installed.
+    """
+    path = [os.path.abspath(entry) for entry in sys.path]
+    code = f"import sys; sys.path[:] = {path!r}; from {module} import main; main()"
+    return [sys.executable, "-c", code, *arguments]
+
+
 def free_port() -> int:
     """A TCP port of 127.0.0.1 that was free a moment ago."""
     with socket.socket() as listener:

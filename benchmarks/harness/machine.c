@@ -1,12 +1,10 @@
-// Two measurements of the machine itself, loaded into the harness as a shared library: how far apart the two processors
-// are just now, and how fast shared memory can be reduced at all.
+// How far apart two processors are just now. Loaded into the harness as a shared library.
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <sys/mman.h>
 #include <time.h>
 
 static double now_seconds(void) {
@@ -97,85 +95,4 @@ double flag_latency(uint32_t round_trips) {
   pthread_join(asker, NULL);
   pthread_join(answerer, NULL);
   return flags.seconds / (2.0 * round_trips);
-}
-
-struct reduction {
-  float* left;
-  float* right;
-  size_t floats;
-  long iterations;
-  int workers;
-  _Alignas(128) _Atomic uint32_t arrived;
-  _Alignas(128) _Atomic uint32_t generation;
-};
-
-struct worker {
-  struct reduction* shared;
-  int index;
-  double begin;
-  double end;
-};
-
-static void meet(struct reduction* shared) {
-  uint32_t generation = atomic_load_explicit(&shared->generation, memory_order_acquire);
-  if (atomic_fetch_add(&shared->arrived, 1) + 1 == (uint32_t)shared->workers) {
-    atomic_store(&shared->arrived, 0);
-    atomic_store_explicit(&shared->generation, generation + 1, memory_order_release);
-  } else {
-    wait_for(&shared->generation, generation + 1);
-  }
-}
-
-// A fifth of the iterations warms up.
-static void* reduce_share(void* argument) {
-  struct worker* worker = argument;
-  struct reduction* shared = worker->shared;
-  size_t begin = shared->floats * (size_t)worker->index / (size_t)shared->workers;
-  size_t end = shared->floats * (size_t)(worker->index + 1) / (size_t)shared->workers;
-  float* restrict left = shared->left;
-  float* restrict right = shared->right;
-  long warmup = shared->iterations / 5 + 1;
-  for (long i = -warmup; i < shared->iterations; ++i) {
-    if (i == 0) {
-      worker->begin = now_seconds();
-    }
-    for (size_t at = begin; at < end; ++at) {
-      float sum = left[at] + right[at];
-      left[at] = sum;
-      right[at] = sum;
-    }
-    meet(shared);
-  }
-  worker->end = now_seconds();
-  return NULL;
-}
-
-// Seconds that two processors need to sum two shared buffers of `bytes` into both: the least an all-reduce of two
-// ranks can take when no copy is made. Negative if there is no memory or thread.
-double reduction_bound(size_t bytes, long iterations) {
-  float* memory = mmap(NULL, 2 * bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) {
-    return -1;
-  }
-  size_t floats = bytes / sizeof(float);
-  for (size_t i = 0; i < 2 * floats; ++i) {
-    memory[i] = 1;
-  }
-  struct reduction shared = {memory, memory + floats, floats, iterations, 2, 0, 0};
-  struct worker workers[2] = {{&shared, 0, 0, 0}, {&shared, 1, 0, 0}};
-  pthread_t threads[2];
-  double seconds = -1;
-  if (start_on(1, &threads[1], reduce_share, &workers[1]) == 0) {
-    if (start_on(0, &threads[0], reduce_share, &workers[0]) == 0) {
-      pthread_join(threads[0], NULL);
-    } else {
-      reduce_share(&workers[0]);
-    }
-    pthread_join(threads[1], NULL);
-    double first = workers[0].end - workers[0].begin;
-    double second = workers[1].end - workers[1].begin;
-    seconds = (first > second ? first : second) / (double)iterations;
-  }
-  munmap(memory, 2 * bytes);
-  return seconds;
 }

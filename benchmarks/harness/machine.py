@@ -1,4 +1,4 @@
-"""The machine under test: what it is, how its processors are placed just now, and what its memory allows."""
+"""The machine under test: what it is, and how its processors are placed just now."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROUND_TRIPS = 100
 
 
 class Probe:
-    """Measures flag latency and the memory bound, in C on threads of this process.
+    """Measures flag latency, in C on threads of this process.
 
     `folder` receives the compiled library. Raises RuntimeError if there is no C compiler.
     """
@@ -32,16 +32,10 @@ class Probe:
         self._library = ctypes.CDLL(str(library))
         self._library.flag_latency.restype = ctypes.c_double
         self._library.flag_latency.argtypes = [ctypes.c_uint32]
-        self._library.reduction_bound.restype = ctypes.c_double
-        self._library.reduction_bound.argtypes = [ctypes.c_size_t, ctypes.c_long]
 
     def flag_latency(self) -> float:
         """Seconds, one way, over 100 round trips of a flag in shared memory. The best of three attempts."""
         return min(float(self._library.flag_latency(ROUND_TRIPS)) for _ in range(3))
-
-    def reduction_bound(self, size: int, iterations: int) -> float:
-        """Seconds to sum two shared buffers of `size` bytes into both with two processors."""
-        return float(self._library.reduction_bound(size, iterations))
 
 
 def near_latency(latencies: Sequence[float]) -> float:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 from pathlib import Path
 
 from benchmarks.harness.server import Launch
-from benchmarks.peers.catalog import KEEP_HEAP, bench_folder, oversubscribed
+from benchmarks.peers.catalog import KEEP_HEAP, SOURCES, bench_folder, oversubscribed, start_ranks
 from benchmarks.peers.install import compile_loop
 
 NAME = "theseus"
 ZERO_COPY = "theseus_shared"
+BOUND = "bound"
 
 
 class NotBuilt(RuntimeError):
@@ -42,19 +42,15 @@ def build_loop(folder: Path) -> Path:
     return program
 
 
+def build_bound() -> Path:
+    """Compile the loop that needs no library, which shows what the memory allows. Raises InstallError."""
+    program = bench_folder() / "bound_loop"
+    program.parent.mkdir(parents=True, exist_ok=True)
+    compile_loop(program, ("loop.c", "bound_loop.c"), SOURCES, [])
+    return program
+
+
 def launch(program: Path, ranks: int, shared_buffers: bool) -> Launch:
-    """One process a rank, each on a processor of its own if there are enough, as the MPI launchers do it."""
-    processors = sorted(os.sched_getaffinity(0))
-    commands, environments = [], []
-    for rank in range(ranks):
-        bind = [] if oversubscribed(ranks) else ["taskset", "-c", str(processors[rank])]
-        commands.append([*bind, str(program)])
-        environments.append(
-            {
-                **KEEP_HEAP,
-                "THESEUS_BENCH_RANK": str(rank),
-                "THESEUS_BENCH_RANKS": str(ranks),
-                "THESEUS_BENCH_ALLOC": "nccl" if shared_buffers else "private",
-            }
-        )
-    return Launch(commands, environments)
+    """All ranks, each on a processor of its own if there are enough, as the MPI launchers do it."""
+    environment = {**KEEP_HEAP, "THESEUS_BENCH_ALLOC": "nccl" if shared_buffers else "private"}
+    return Launch(start_ranks(ranks, not oversubscribed(ranks), str(program)), environment)

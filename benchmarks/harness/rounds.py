@@ -16,6 +16,11 @@ Cell = tuple[str, int]
 # A batch that waited for processors by this share of its time more than the library's best batch of the cell.
 DISTURBED_SHARE = 0.05
 
+# A library this many times slower than the best of a cell is not measured there, if one call also takes as long as
+# this many batches.
+HOPELESS = 20
+HOPELESS_BATCHES = 5
+
 
 @dataclass(frozen=True)
 class Contender:
@@ -27,32 +32,26 @@ class Contender:
     covers: Callable[[str], bool] = lambda collective: True
 
 
-def from_server(server: LoopServer) -> Contender:
-    """A contender whose batches run on a started library."""
-    return Contender(server.name, server.batch, server.check)
+def from_server(server: LoopServer, collectives: Sequence[str]) -> Contender:
+    """A contender whose batches run on a started library, in the collectives named."""
+    return Contender(server.name, server.batch, server.check, lambda collective: collective in collectives)
 
 
-def memory_bound(probe: Probe) -> Contender:
-    """What two processors need to reduce shared buffers, as a contender for allreduce."""
-    return Contender(
-        "bound",
-        lambda collective, size, iterations: Timing(probe.reduction_bound(size, iterations)),
-        lambda collective, size: None,
-        lambda collective: collective == "allreduce",
-    )
-
-
-def iterations_for(contender: Contender, cell: Cell, seconds: float) -> int:
-    """How many calls fill a batch of `seconds`. Checks the result of one call first. Raises LoopError."""
+def seconds_per_call(contender: Contender, cell: Cell, seconds: float) -> float:
+    """A first estimate, good enough to size batches of `seconds`. Checks one call's result first. Raises LoopError."""
     contender.check(*cell)
     per_call = contender.batch(*cell, 1).seconds
     if per_call < seconds / 20:
         per_call = contender.batch(*cell, max(2, min(2000, int(seconds / 10 / per_call)))).seconds
-    return max(1, min(500_000, int(seconds / per_call)))
+    if per_call > HOPELESS_BATCHES * seconds:
+        # Before a verdict by this: it may have been other work of the machine.
+        per_call = min(per_call, *(contender.batch(*cell, 1).seconds for _ in range(2)))
+    return per_call
 
 
 class Rounds:
-    """Runs and keeps the batches. A contender that fails is left out from then on, and named in `failed`.
+    """Runs and keeps the batches. A contender that fails is left out from then on, and named in `failed`;
+    (contender, cell) pairs not worth measuring are in `hopeless`.
 
     `seconds` is the length of a batch. With more ranks than processors, `oversubscribed`, ranks are always in each
     other's way, and batches are not judged by that.
@@ -72,17 +71,25 @@ class Rounds:
         self._seconds = seconds
         self._oversubscribed = oversubscribed
         self._order = random.Random(1)
+        self._estimates: dict[tuple[str, Cell], float] = {}
         self._iterations: dict[tuple[str, Cell], int] = {}
         self._latencies: list[tuple[float, float]] = []
         self._raw: list[tuple[str, Cell, int, Timing]] = []
         self.failed: dict[str, str] = {}
+        self.hopeless: list[tuple[str, Cell]] = []
 
     def calibrate(self) -> None:
-        """Check every contender in every cell, and size its batches."""
+        """Check every contender in every cell, and size its batches. Hopeless ones are left out of a cell."""
         for contender in list(self._contenders):
             for cell in self._cells:
                 if contender.covers(cell[0]):
-                    self._guard(contender, lambda who=contender, at=cell: self._size(who, at))  # type: ignore[misc]
+                    self._guard(contender, lambda who=contender, at=cell: self._estimate(who, at))  # type: ignore[misc]
+        for (name, cell), seconds in self._estimates.items():
+            best = min(other for (_, where), other in self._estimates.items() if where == cell)
+            if seconds > HOPELESS_BATCHES * self._seconds and seconds > HOPELESS * best:
+                self.hopeless.append((name, cell))
+            else:
+                self._iterations[name, cell] = max(1, min(500_000, int(self._seconds / seconds)))
 
     def run(self, rounds: int, progress: bool) -> None:
         """Run a number of rounds, saying so on standard error if asked."""
@@ -123,8 +130,8 @@ class Rounds:
             batches.append(Batch(name, *cell, number, timing.seconds, where, timing.kept_waiting, before))
         return batches
 
-    def _size(self, contender: Contender, cell: Cell) -> None:
-        self._iterations[contender.name, cell] = iterations_for(contender, cell, self._seconds)
+    def _estimate(self, contender: Contender, cell: Cell) -> None:
+        self._estimates[contender.name, cell] = seconds_per_call(contender, cell, self._seconds)
 
     def _measure(self, contender: Contender, cell: Cell, number: int) -> None:
         before = self._probe.flag_latency()

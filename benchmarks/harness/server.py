@@ -31,14 +31,13 @@ class Timing:
 
 @dataclass(frozen=True)
 class Launch:
-    """How to start the ranks of one library: commands to run, each with extra environment variables.
+    """How to start all ranks of one library: a launcher's command, and environment variables on top of ours.
 
-    `commands` holds one launcher (mpirun) or one process a rank. Each command gets the rendezvous folder and the
-    largest size appended by `LoopServer`.
+    `LoopServer` appends the rendezvous folder and the largest size to the command.
     """
 
-    commands: Sequence[Sequence[str]]
-    environments: Sequence[Mapping[str, str]]
+    command: Sequence[str]
+    environment: Mapping[str, str]
 
 
 class LoopServer:
@@ -54,11 +53,11 @@ class LoopServer:
         self._launch = launch
         self._ranks = ranks
         self._largest = largest
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._launcher: subprocess.Popen[bytes] | None = None
         self._commands: list[int] = []
         self._result = -1
         self._pending = b""
-        self.folder = Path(tempfile.mkdtemp(prefix="theseus-bench-"))
+        self.folder = Path()
 
     def __enter__(self) -> LoopServer:
         return self
@@ -70,21 +69,20 @@ class LoopServer:
 
     def start(self, timeout: float = 30.0) -> None:
         """Start the ranks and wait until they are ready. Raises LoopError with the library's own words if not."""
+        self.folder = Path(tempfile.mkdtemp(prefix="theseus-bench-"))
         for rank in range(self._ranks):
             self._commands.append(self._fifo(f"command.{rank}"))
         self._result = self._fifo("result")
-        for command, environment in zip(self._launch.commands, self._launch.environments, strict=True):
-            with open(self.folder / "log", "ab") as log:
-                self._processes.append(
-                    subprocess.Popen(
-                        [*command, str(self.folder), str(self._largest)],
-                        env={**os.environ, "THESEUS_BENCH_ID": str(self.folder / "id"), **self._ahead, **environment},
-                        stdin=subprocess.DEVNULL,
-                        stdout=log,
-                        stderr=log,
-                        start_new_session=True,
-                    )
-                )
+        ours = {"THESEUS_BENCH_ID": str(self.folder / "id"), **self._ahead}
+        with open(self.folder / "log", "ab") as log:
+            self._launcher = subprocess.Popen(
+                [*self._launch.command, str(self.folder), str(self._largest)],
+                env={**os.environ, **ours, **self._launch.environment},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
         answer = self._answer(timeout)
         if not answer.startswith("ready"):
             raise LoopError(f"{self.name}: {answer}")
@@ -103,18 +101,19 @@ class LoopServer:
         """End the ranks, and remove every trace of them. Safe to call twice."""
         for descriptor in self._commands:
             os.write(descriptor, b"quit\n")
-        deadline = time.monotonic() + 5
-        for process in self._processes:
+        if self._launcher:
             try:
-                process.wait(max(0.0, deadline - time.monotonic()))
+                self._launcher.wait(5)
             except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+                os.killpg(self._launcher.pid, signal.SIGKILL)
+                self._launcher.wait()
         for descriptor in (*self._commands, self._result):
             if descriptor >= 0:
                 os.close(descriptor)
-        self._commands, self._processes, self._result = [], [], -1
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._commands, self._launcher, self._result = [], None, -1
+        if self.folder != Path():
+            shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder = Path()
 
     def _fifo(self, name: str) -> int:
         path = self.folder / name
@@ -138,7 +137,7 @@ class LoopServer:
             readable, _, _ = select.select([self._result], [], [], min(1.0, max(0.0, deadline - time.monotonic())))
             if readable:
                 self._pending += os.read(self._result, 4096)
-            elif any(process.poll() is not None for process in self._processes):
+            elif self._launcher is None or self._launcher.poll() is not None:
                 raise LoopError(f"{self.name}: a rank ended. {self._last_words()}")
             elif time.monotonic() >= deadline:
                 raise LoopError(f"{self.name}: no answer in {timeout:.0f} s. {self._last_words()}")

@@ -14,9 +14,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     install = commands.add_parser("install", help="download, unpack and build peers (about 180 MB)")
-    install.add_argument("names", nargs="*", metavar="NAME", choices=[*(peer.name for peer in PEERS), []])
+    install.add_argument("names", nargs="*", metavar="NAME", help="all, if none is named")
     commands.add_parser("list", help="show which peers are ready")
     arguments = parser.parse_args()
+    names = [peer.name for peer in PEERS]
+    unknown = sorted(set(getattr(arguments, "names", [])) - set(names))
+    if unknown:
+        parser.error(f"unknown peer {', '.join(unknown)}; there are {', '.join(names)}")
     failed = install_all(arguments.names) if arguments.command == "install" else {}
     print(f"peers in {bench_folder()}")
     for peer in PEERS:

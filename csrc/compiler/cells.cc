@@ -20,8 +20,7 @@ int64_t Cells::cell(int rank, int micro_batch, Place place) const {
   const int64_t user = r.inputs + r.outputs;
   if (place.buffer == Buffer::Scratch) return r.first + micro_batches_ * user + place.index;
   if (in_place_ && place.buffer == Buffer::Output) {
-    const Place twin =
-        in_place_twin(plan_.collective, plan_.ranks, plan_.root, rank, plan_.chunks_per_block, place);
+    const Place twin = in_place_twin(plan_.collective, plan_.ranks, plan_.root, rank, plan_.chunks_per_block, place);
     if (twin.buffer == Buffer::Input) place = twin;
   }
   const int64_t offset = place.buffer == Buffer::Input ? place.index : r.inputs + place.index;

@@ -18,8 +18,11 @@ struct Grid {
   int pieces;
 
   explicit Grid(const Topology& t)
-      : topology(t), rank_at(ranks_by_host(t)), hosts(static_cast<int>(rank_at.size())),
-        locals(static_cast<int>(rank_at[0].size())), pieces(pieces_per_rank(locals, t.rails)) {
+      : topology(t),
+        rank_at(ranks_by_host(t)),
+        hosts(static_cast<int>(rank_at.size())),
+        locals(static_cast<int>(rank_at[0].size())),
+        pieces(pieces_per_rank(locals, t.rails)) {
     if (hosts == 1) pieces = 1;
   }
   int rank(int host, int local) const { return rank_at[static_cast<size_t>(host)][static_cast<size_t>(local)]; }
@@ -139,9 +142,8 @@ Result<Algorithm> hierarchical(Collective collective, const Topology& topology, 
     algorithm.transfers = all_reduce(grid);
     algorithm.chunks = summary.ranks * kStagger * grid.pieces;
   } else if (collective == Collective::AllGather || collective == Collective::ReduceScatter) {
-    Transfers spread = spread_all(grid, [&](int host, int local, int piece) {
-      return grid.rank(host, local) * grid.pieces + piece;
-    });
+    Transfers spread =
+        spread_all(grid, [&](int host, int local, int piece) { return grid.rank(host, local) * grid.pieces + piece; });
     algorithm.transfers = is_reducing(collective) ? backwards(spread) : std::move(spread);
     algorithm.chunks = summary.ranks * grid.pieces;
   } else if (collective == Collective::Broadcast || collective == Collective::Reduce) {

@@ -5,10 +5,10 @@
 // fused instruction (RecvCopySend, ...) owns one of each direction. Copies inside a rank have a TB of their own.
 //
 // Why the result cannot deadlock. Order all instructions by (micro-batch, step, chunk, send before receive). Program
-// order, dependencies, the way of a message and the return of its slot all go up in that order, whatever the slots >= 1.
-// Fused instructions break the last of these, so they are used only in lockstep algorithms: where every connection
-// carries at most one message per step and a fused send follows its receive by exactly one step; there the order
-// (micro-batch, step of the receive, chunk) holds with 2 slots or more.
+// order, dependencies, the way of a message and the return of its slot all go up in that order, whatever the slots
+// >= 1. Fused instructions break the last of these, so they are used only in lockstep algorithms: where every
+// connection carries at most one message per step and a fused send follows its receive by exactly one step; there the
+// order (micro-batch, step of the receive, chunk) holds with 2 slots or more.
 #pragma once
 
 #include "base/result.h"

@@ -25,15 +25,18 @@ Result<PlanGraph> PlanGraph::create(const Plan& plan, int micro_batches, uint64_
     THESEUS_TRY(check_part(plan, plan.rank_plans[rank]));
     for (const ThreadBlock& tb : plan.rank_plans[rank].thread_blocks) events += tb.instructions.size();
     const BufferShape shape = buffer_shape(plan.collective, plan.ranks, plan.root, static_cast<int>(rank));
-    cells += static_cast<uint64_t>(shape.input_blocks + shape.output_blocks) * static_cast<uint64_t>(plan.chunks_per_block);
+    cells +=
+        static_cast<uint64_t>(shape.input_blocks + shape.output_blocks) * static_cast<uint64_t>(plan.chunks_per_block);
   }
   if (cells > work_limit / 16 / static_cast<uint64_t>(micro_batches)) {
-    return Status::usage(who + std::to_string(cells) + " chunks in all are more than the verifier's limit; raise "
+    return Status::usage(who + std::to_string(cells) +
+                         " chunks in all are more than the verifier's limit; raise "
                          "work_limit, or verify with fewer micro-batches");
   }
   events *= static_cast<uint64_t>(micro_batches);
   if (events > work_limit || events > std::numeric_limits<int32_t>::max() / 4) {
-    return Status::usage(who + std::to_string(events) + " instructions are more than the verifier's limit; raise "
+    return Status::usage(who + std::to_string(events) +
+                         " instructions are more than the verifier's limit; raise "
                          "work_limit, or verify with fewer micro-batches");
   }
   PlanGraph graph;
@@ -63,8 +66,14 @@ std::string PlanGraph::describe(int32_t index) const {
 Status PlanGraph::add_rank(const RankPlan& part) {
   const size_t first_end = ends_.size();
   for (const Connection& c : part.connections) {
-    End end{c.outgoing ? part.rank : c.peer, c.outgoing ? c.peer : part.rank, c.rail, c.channel, c.outgoing,
-            part.rank, -1, {}};
+    End end{c.outgoing ? part.rank : c.peer,
+            c.outgoing ? c.peer : part.rank,
+            c.rail,
+            c.channel,
+            c.outgoing,
+            part.rank,
+            -1,
+            {}};
     ends_.push_back(std::move(end));
   }
   first_program_.push_back(static_cast<int32_t>(programs_.size()));
@@ -135,8 +144,8 @@ Status PlanGraph::connect() {
     const auto first = static_cast<int32_t>(messages_.size());
     for (size_t m = 0; m < out.sites.size(); ++m) {
       const auto index = static_cast<int32_t>(messages_.size());
-      messages_.push_back({out.sites[m], in.sites[m], first, static_cast<int32_t>(m),
-                           static_cast<int32_t>(out.sites.size())});
+      messages_.push_back(
+          {out.sites[m], in.sites[m], first, static_cast<int32_t>(m), static_cast<int32_t>(out.sites.size())});
       sites_[static_cast<size_t>(out.sites[m])].send = index;
       // Which operand of the receiver this connection is.
       const Site& receiver = site(in.sites[m]);
@@ -179,9 +188,8 @@ std::vector<int32_t> topological_order(int32_t nodes, const Predecessors& predec
   std::vector<int32_t> successors(static_cast<size_t>(first[count]));
   std::vector<int64_t> next(first.begin(), first.end() - 1);
   for (int32_t node = 0; node < nodes; ++node) {
-    predecessors(node, [&](int32_t before) {
-      successors[static_cast<size_t>(next[static_cast<size_t>(before)]++)] = node;
-    });
+    predecessors(node,
+                 [&](int32_t before) { successors[static_cast<size_t>(next[static_cast<size_t>(before)]++)] = node; });
   }
   std::vector<int32_t> order;
   order.reserve(count);
@@ -247,8 +255,8 @@ Result<std::vector<Event>> PlanGraph::order(int slots) const {
   auto order = topological_order(events_, predecessors, waits);
   if (order.size() == static_cast<size_t>(events_)) return order;
   const auto circle = find_circle(predecessors, waits);
-  return Status::argument("plan '" + plan_->name + "' deadlocks with " + std::to_string(slots) + " slots: " +
-                          text_of_circle(*this, circle, [&](int32_t event) { return site_of(event); }));
+  return Status::argument("plan '" + plan_->name + "' deadlocks with " + std::to_string(slots) +
+                          " slots: " + text_of_circle(*this, circle, [&](int32_t event) { return site_of(event); }));
 }
 
 // Two nodes an event: 2e, it has all it waits for and its message can be seen; 2e + 1, it is over. A receiver needs

@@ -87,8 +87,8 @@ class HappensBefore {
 
   const PlanGraph& graph_;
   std::vector<int32_t> position_;
-  std::vector<uint64_t> row_;    // of an event, in clock_
-  std::vector<int32_t> clock_;   // per event and TB of its rank: the last event of that TB known to be over
+  std::vector<uint64_t> row_;   // of an event, in clock_
+  std::vector<int32_t> clock_;  // per event and TB of its rank: the last event of that TB known to be over
   std::vector<int32_t> first_program_;
   std::vector<uint32_t> visited_;
   std::vector<Event> stack_;
@@ -100,8 +100,12 @@ class HappensBefore {
 class RaceChecker {
  public:
   RaceChecker(const PlanGraph& graph, const std::vector<Event>& order, bool in_place, uint64_t work_limit)
-      : graph_(graph), order_(order), cells_(graph.plan(), graph.micro_batches(), in_place), in_place_(in_place),
-        before_(graph, order, work_limit), history_(static_cast<size_t>(cells_.total())) {}
+      : graph_(graph),
+        order_(order),
+        cells_(graph.plan(), graph.micro_batches(), in_place),
+        in_place_(in_place),
+        before_(graph, order, work_limit),
+        history_(static_cast<size_t>(cells_.total())) {}
 
   Status run() {
     if (!before_.build_clocks(order_)) return too_large();
@@ -147,12 +151,11 @@ class RaceChecker {
   }
 
   Status race(Event first, Event second, const char* what) const {
-    return Status::argument("plan '" + graph_.plan().name + "'" + (in_place_ ? ", in place" : "") + ": " +
-                            graph_.describe(graph_.site_of(second)) + " of micro-batch " +
-                            std::to_string(graph_.micro_batch_of(second)) + " races with " +
-                            graph_.describe(graph_.site_of(first)) + " of micro-batch " +
-                            std::to_string(graph_.micro_batch_of(first)) + ": nothing orders them, and the chunk is " +
-                            what);
+    return Status::argument(
+        "plan '" + graph_.plan().name + "'" + (in_place_ ? ", in place" : "") + ": " +
+        graph_.describe(graph_.site_of(second)) + " of micro-batch " + std::to_string(graph_.micro_batch_of(second)) +
+        " races with " + graph_.describe(graph_.site_of(first)) + " of micro-batch " +
+        std::to_string(graph_.micro_batch_of(first)) + ": nothing orders them, and the chunk is " + what);
   }
 
   Status too_large() const {

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <limits>
-#include <tuple>
 #include <numeric>
+#include <tuple>
 
 namespace theseus {
 
@@ -79,7 +79,8 @@ void RankLowering::set_holders(int chunk) {
   }
   if (chunk > 0) {
     lowest(grouped_.space.owner(chunk - 1)) = -1;
-    for (int32_t i = grouped_.first[static_cast<size_t>(chunk) - 1]; i < grouped_.first[static_cast<size_t>(chunk)]; ++i) {
+    for (int32_t i = grouped_.first[static_cast<size_t>(chunk) - 1]; i < grouped_.first[static_cast<size_t>(chunk)];
+         ++i) {
       lowest(grouped_.transfers[static_cast<size_t>(i)].dst) = -1;
     }
   }

@@ -41,7 +41,9 @@ void sort_transfers(Transfers& transfers) {
 std::vector<int> order_by_host(const Topology& topology, int front) {
   auto hosts = ranks_by_host(topology);
   std::vector<int> order{front};
-  const auto is_front = [&](const std::vector<int>& host) { return std::find(host.begin(), host.end(), front) != host.end(); };
+  const auto is_front = [&](const std::vector<int>& host) {
+    return std::find(host.begin(), host.end(), front) != host.end();
+  };
   std::rotate(hosts.begin(), std::find_if(hosts.begin(), hosts.end(), is_front), hosts.end());
   for (const auto& host : hosts) {
     for (const int rank : host) {

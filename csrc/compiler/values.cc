@@ -25,8 +25,12 @@ struct Value {
 class Interpreter {
  public:
   Interpreter(const PlanGraph& graph, bool in_place)
-      : graph_(graph), plan_(graph.plan()), space_(space_of(plan_)), in_place_(in_place),
-        cells_(plan_, graph.micro_batches(), in_place), memory_(static_cast<size_t>(cells_.total())),
+      : graph_(graph),
+        plan_(graph.plan()),
+        space_(space_of(plan_)),
+        in_place_(in_place),
+        cells_(plan_, graph.micro_batches(), in_place),
+        memory_(static_cast<size_t>(cells_.total())),
         sent_(static_cast<size_t>(graph.events())) {
     fill_inputs();
   }
@@ -78,16 +82,11 @@ class Interpreter {
     for (const Value& value : arrived) THESEUS_TRY(check_read(event, value));
     Value result;
     switch (i.opcode) {
-      case Opcode::Nop:
-        return {};
+      case Opcode::Nop: return {};
       case Opcode::Send:
-      case Opcode::Copy:
-        result = std::move(local);
-        break;
+      case Opcode::Copy: result = std::move(local); break;
       case Opcode::Recv:
-      case Opcode::RecvCopySend:
-        result = std::move(arrived[0]);
-        break;
+      case Opcode::RecvCopySend: result = std::move(arrived[0]); break;
       case Opcode::RecvReduceCopy:
       case Opcode::RecvReduceSend:
       case Opcode::RecvReduceCopySend:
@@ -99,9 +98,7 @@ class Interpreter {
         THESEUS_TRY(check_read(event, result));
         THESEUS_TRY(combine(event, result, local));
         break;
-      case Opcode::Fold:
-        THESEUS_TRY(fold(event, i, local, arrived, result));
-        break;
+      case Opcode::Fold: THESEUS_TRY(fold(event, i, local, arrived, result)); break;
     }
     if (i.dst.buffer != Buffer::None) at(site.rank, micro_batch, i.dst) = result;
     if (i.send >= 0) sent_[static_cast<size_t>(event)] = std::move(result);
@@ -131,7 +128,8 @@ class Interpreter {
 
   Status combine(Event event, Value& left, const Value& right) const {
     if (left.chunk != right.chunk) {
-      return refuse(event, "combines chunk " + std::to_string(left.chunk) + " with chunk " + std::to_string(right.chunk));
+      return refuse(event,
+                    "combines chunk " + std::to_string(left.chunk) + " with chunk " + std::to_string(right.chunk));
     }
     for (size_t w = 0; w < left.contributors.size(); ++w) {
       if (const uint64_t both = left.contributors[w] & right.contributors[w]; both != 0) {
@@ -169,14 +167,15 @@ class Interpreter {
     const int chunk = space_.chunk_at(rank, {Buffer::Output, index});
     if (value.chunk < 0) return wrong(rank, index, "is never written");
     if (value.chunk != chunk || value.micro_batch != micro_batch) {
-      return wrong(rank, index, "ends with chunk " + std::to_string(value.chunk) + " of micro-batch " +
-                                    std::to_string(value.micro_batch));
+      return wrong(
+          rank, index,
+          "ends with chunk " + std::to_string(value.chunk) + " of micro-batch " + std::to_string(value.micro_batch));
     }
     for (int contributor = 0; contributor < plan_.ranks; ++contributor) {
       const bool is_in = (value.contributors[static_cast<size_t>(contributor) / 64] >> (contributor % 64) & 1) != 0;
       if (is_in == space_.contributes(contributor, chunk)) continue;
-      return wrong(rank, index, std::string(is_in ? "holds" : "lacks") + " the contribution of rank " +
-                                    std::to_string(contributor));
+      return wrong(rank, index,
+                   std::string(is_in ? "holds" : "lacks") + " the contribution of rank " + std::to_string(contributor));
     }
     return {};
   }

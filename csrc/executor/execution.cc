@@ -21,7 +21,19 @@ Execution::Execution(const Program& program)
       scratch_length_(static_cast<size_t>(program.scratch_chunks())) {}
 
 void Execution::start(const Binding& binding) {
+  const bool same_shape = binding.count == binding_.count && binding.type == binding_.type &&
+                          binding.op == binding_.op && binding.piece_bytes == binding_.piece_bytes && shaped_;
   binding_ = binding;
+  if (!same_shape) shape();
+  by_reference_ = program_.rendezvous_safe() && binding.scalar == nullptr;
+  unfinished_ = states_.size();
+  for (BlockState& state : states_) state = {};
+  for (SendPort* port : program_.send_ports()) port->set_tag(binding_.tag);
+}
+
+// What follows from count, type and operation alone; most requests repeat the last one's.
+void Execution::shape() {
+  const Binding& binding = binding_;
   element_ = size_of(binding.type);
   const size_t pieces = static_cast<size_t>(program_.chunks_per_block());
   chunk_ = binding.count / pieces;
@@ -29,21 +41,17 @@ void Execution::start(const Binding& binding) {
   piece_ = std::max<size_t>(1, binding.piece_bytes / element_);
   const size_t longest = chunk_ + (longer_ > 0 ? 1 : 0);
   micro_batches_ = longest == 0 ? 1 : static_cast<uint32_t>((longest + piece_ - 1) / piece_);
-  by_reference_ = program_.rendezvous_safe() && binding.scalar == nullptr && binding.count > 0;
   reduce_ = reduce_kernel(binding.type, binding.op);
   fold_ = fold_kernel(binding.type, binding.op);
   scale_ = scale_kernel(binding.type);
   scratch_.resize(scratch_length_.size() * std::min(piece_, longest) * element_);
-  status_ = {};
-  unfinished_ = states_.size();
-  for (BlockState& state : states_) state = {};
-  for (SendPort* port : program_.send_ports()) port->set_tag(binding_.tag);
+  shaped_ = true;
 }
 
 Advance Execution::advance() {
   bool progressed = false;
   for (size_t index = 0; index < states_.size(); ++index) progressed |= run_block(index);
-  if (!status_.ok()) return Advance::Failed;
+  if (!status_.ok()) [[unlikely]] return Advance::Failed;
   if (unfinished_ == 0) return Advance::Done;
   return progressed ? Advance::Progressed : Advance::Blocked;
 }
@@ -124,7 +132,7 @@ bool Execution::send(const Step& step, BlockState& state) {
   const Range range = range_of(step.src, state.micro_batch);
   const size_t bytes = range.length * element_;
   const void* source = address(step.src, range.offset);
-  if (by_reference_ && bytes > kSmallestReference && step.send->can_reference(source, bytes)) {
+  if (by_reference_ && bytes > kSmallestReference && step.send->can_reference(source, bytes, binding_.count * element_)) {
     if (!step.send->post_reference(source, bytes)) return false;
     state.port = step.send;
     state.ticket = step.send->posted();

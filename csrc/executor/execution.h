@@ -31,7 +31,7 @@ enum class Advance { Blocked, Progressed, Done, Failed };
 class Execution {
  public:
   explicit Execution(const Program& program);
-  // Ready to advance(). The binding's buffers and scalar stay valid until Done.
+  // Ready to advance(). The binding's buffers and scalar stay valid until Done. After Failed: never again.
   void start(const Binding& binding);
   Advance advance();
   const Status& status() const { return status_; }
@@ -50,6 +50,7 @@ class Execution {
     uint64_t ticket = 0;       // released() value that ends all of them
   };
 
+  void shape();
   bool run_block(size_t index);
   bool satisfied(const Step& step, uint32_t micro_batch);
   uint64_t finished(BlockState& state);
@@ -75,6 +76,7 @@ class Execution {
   size_t chunk_ = 0;         // elements of the shorter chunks
   size_t longer_ = 0;        // the first `longer_` pieces of a block have one more
   uint32_t micro_batches_ = 1;
+  bool shaped_ = false;
   bool by_reference_ = false;
   ReduceKernel reduce_ = nullptr;
   FoldKernel fold_ = nullptr;

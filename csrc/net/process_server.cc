@@ -92,6 +92,10 @@ void ProcessServer::accept_all(const std::shared_ptr<Socket>& listener, bool is_
 
 // Out of descriptors: the waiting connection stays readable, and the loop would spin on it.
 void ProcessServer::pause(const std::shared_ptr<Socket>& listener, bool is_unix) {
+  // Who has said nothing for a second is most likely a stranger, and holds a descriptor that a rank could use.
+  const uint64_t stale = seconds_from_now(kGreetingSeconds - 1);
+  while (!greetings_.empty() && greetings_.front()->deadline_ns <= stale)
+    drop(greetings_.front(), "descriptors ran out");
   loop_->unwatch(listener->fd());
   auto timer = std::make_shared<EventLoop::TimerId>(0);
   *timer = loop_->add_timer(0.1, [this, listener, is_unix, timer] {

@@ -60,6 +60,7 @@ struct Star::Leaf : std::enable_shared_from_this<Star::Leaf> {
   std::condition_variable changed;
   Status failure;
   std::set<int> dead;
+  std::set<int> gone;                     // said goodbye
   uint64_t sequence = 0;                  // of the last gather
   std::optional<Result<Table>> gathered;  // its outcome
   std::vector<std::function<void(const Status&)>> callbacks;
@@ -125,7 +126,13 @@ void Star::Leaf::on_frame(const Frame& frame) {
       const Code code = code_of(reader.number<int32_t>());
       return record(Status(code, reader.text()), rank);
     }
-    case kStarGoodbye: rank0_left = rank0_left || reader.number<int32_t>() == 0; return;
+    case kStarGoodbye: {
+      const auto rank = reader.number<int32_t>();
+      rank0_left = rank0_left || rank == 0;
+      std::lock_guard lock(mutex);
+      if (rank >= 0 && rank < ranks) gone.insert(rank);
+      return;
+    }
     default: return;
   }
 }
@@ -311,6 +318,12 @@ std::vector<int> Star::dead_ranks() const {
   if (is_forked_child()) return {};
   std::lock_guard lock(leaf_->mutex);
   return {leaf_->dead.begin(), leaf_->dead.end()};
+}
+
+std::vector<int> Star::left_ranks() const {
+  if (is_forked_child()) return {};
+  std::lock_guard lock(leaf_->mutex);
+  return {leaf_->gone.begin(), leaf_->gone.end()};
 }
 
 void Star::on_failure(std::function<void(const Status&)> callback) {

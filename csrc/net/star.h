@@ -50,8 +50,11 @@ class Star {
   bool failed() const;
   // Ranks known to be dead.
   std::vector<int> dead_ranks() const;
+  // Ranks that said goodbye: no failure, but nobody needs to wait for them.
+  std::vector<int> left_ranks() const;
   // Called on the watch thread at the first failure (at once where it was before), at most once each, and never after
-  // close() or drop() returned, unless called from inside a callback. Must not block.
+  // close() or drop() returned, unless called from inside a callback. Must not block, nor take a lock
+  // under which close() or drop() is called: these wait for it.
   void on_failure(std::function<void(const Status&)> callback);
 
   void set_progress(uint64_t request, uint32_t signature_hash);

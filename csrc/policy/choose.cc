@@ -62,11 +62,8 @@ Work direct_work(const RequestShape& request, const Shape& s, double halves) {
       w.moved = s.bytes * s.n;  // the root folds alone
       w.net_bytes = s.bytes * (s.n - s.locals);
       break;
-    case Collective::AllToAll:
-      w.net_bytes = s.bytes * s.locals * (s.n - s.locals) / s.n;
-      break;
-    default:
-      break;
+    case Collective::AllToAll: w.net_bytes = s.bytes * s.locals * (s.n - s.locals) / s.n; break;
+    default: break;
   }
   return w;
 }

@@ -28,8 +28,8 @@ struct Candidate {
 };
 
 struct Choice {
-  std::string algorithm;  // a name that build() takes
-  std::string reason;     // one sentence
+  std::string algorithm;              // a name that build() takes
+  std::string reason;                 // one sentence
   std::vector<Candidate> candidates;  // in the order of the registry; only those made for the collective
 };
 

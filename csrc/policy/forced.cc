@@ -76,7 +76,8 @@ Result<Forced> parse_algo(const std::string& value) {
     const size_t colon = group.find(':');
     if (colon == std::string::npos) {
       if (!is_first) {
-        return Status::argument("THESEUS_ALGO: '" + group + "' must name its collective, as in 'allreduce:ring'; "
+        return Status::argument("THESEUS_ALGO: '" + group +
+                                "' must name its collective, as in 'allreduce:ring'; "
                                 "only the first group holds for all");
       }
       auto list = parse_list(group);

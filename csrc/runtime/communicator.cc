@@ -245,6 +245,10 @@ Status Communicator::async_error() const {
 
 Status Communicator::submit(const CollectiveCall& call) {
   Impl& impl = *impl_;
+  if (group_depth() == 0 && config_.blocking && impl.progress.idle()) [[likely]] {
+    const std::lock_guard lock(impl.running);
+    return impl.run(call);
+  }
   Result<ResolvedOp> op = impl.check(call);
   if (!op.ok()) return group_depth() > 0 ? group_error(op.status()) : op.status();
   if (group_depth() > 0) {
@@ -255,10 +259,6 @@ Status Communicator::submit(const CollectiveCall& call) {
     item.op = *op;
     group_add(std::move(item));
     return {};
-  }
-  if (blocking() && impl.progress.idle()) [[likely]] {
-    const std::lock_guard lock(impl.running);
-    return impl.run(call, *op);
   }
   std::shared_ptr<Work> work = submit_async(call);
   return blocking() ? work->wait(-1) : in_progress_status();

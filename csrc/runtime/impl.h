@@ -15,19 +15,11 @@
 #include "runtime/links.h"
 #include "runtime/plan_cache.h"
 #include "runtime/progress_thread.h"
+#include "runtime/resolved_op.h"
 
 namespace theseus {
 
 enum class Phase : int { Joining, Ready, Finalized };
-
-// A reduction as the data path sees it: Avg and PreMulSum resolved.
-struct ResolvedOp {
-  RedOp op = RedOp::Sum;      // Sum, Prod, Max, Min
-  RedOp announced = RedOp::Sum;  // what peers compare
-  bool scaled = false;
-  alignas(8) uint8_t scalar[8] = {};
-  bool divide = false;        // integer Avg: divide the result by the number of ranks
-};
 
 // A collective ready to run: arguments checked, plan selected, id given.
 struct Request {
@@ -91,7 +83,10 @@ struct Communicator::Impl {
   Result<ResolvedOp> check(const CollectiveCall& call);  // arguments; captures the reduction
   Result<ResolvedOp> resolve(int op, DataType type);
   Result<Request> prepare(const CollectiveCall& call, const ResolvedOp& op);
+  Request bind(const CollectiveCall& call, const PlanCache::Selection& selection);
+  Status run(const CollectiveCall& call);
   Status run(const CollectiveCall& call, const ResolvedOp& op);
+  Status execute(Request& request);
   void complete(Request& request);
   Status run_barrier();
 

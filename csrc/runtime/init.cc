@@ -32,7 +32,7 @@ class BufferOwners {
     static const Status status = [this]() -> Status {
       Result<ProcessServer*> server = ProcessServer::get();
       if (!server.ok()) return server.status();
-      (*server)->register_fallback(Purpose::Descriptor, [](const Hello& hello, Socket socket) {
+      (*server)->register_fallback(Purpose::Buffer, [](const Hello& hello, Socket socket) {
         Fd fd(socket.peer_is_same_user() ? SharedMemory::descriptor(hello.tag) : -1);
         if (fd.valid()) (void)socket.send_descriptor(fd.get(), "B", 1, Deadline::after(1)).ok();
       });
@@ -53,7 +53,7 @@ class BufferOwners {
     }
     Hello hello;
     hello.communicator = {id, kBuffers};
-    hello.purpose = Purpose::Descriptor;
+    hello.purpose = Purpose::Buffer;
     hello.tag = id;
     Result<Socket> socket = ProcessServer::connect_unix(name, hello, Deadline::after(5));
     if (!socket.ok() || !socket->peer_is_same_user()) return -1;

@@ -150,7 +150,8 @@ ReferencePolicy Links::references_to(int peer) const {
   policy.same_process = peers_[peer].process == peers_[rank_].process;
   policy.shared_memory = true;
   policy.cross_memory = peers_[peer].cross_memory && peers_[rank_].cross_memory;
-  policy.smallest_remote = 64 << 10;
+  policy.smallest_remote = 32 << 10;
+  policy.largest_remote = 2 << 20;
   return policy;
 }
 

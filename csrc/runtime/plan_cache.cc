@@ -32,31 +32,32 @@ Choice PlanCache::choose_for(Collective collective, size_t count, DataType type,
   return choose({collective, space_bytes(collective, count, type, summary_.ranks), summary_}, forced_);
 }
 
-Result<const PlanCache::Selection*> PlanCache::select(Collective collective, size_t count, DataType type, RedOp op,
-                                                      int root) {
-  const Key key{count, root, collective, type, op};
-  const uint64_t mixed = (count * 0x9e3779b97f4a7c15ull) ^ (uint64_t(root) * 31 + uint64_t(collective) * 7 +
-                                                             uint64_t(type) * 3 + uint64_t(op)) * 0xc2b2ae3d27d4eb4full;
-  Line& line = recent_[mixed >> 58];
-  if (line.key == key) [[likely]] return &line.selection;
-
-  const Choice choice = choose_for(collective, count, type, root);
-  Result<PreparedPlan*> plan = prepare(choice.algorithm, collective, root);
+Result<const PlanCache::Selection*> PlanCache::select(const CollectiveCall& call, const ResolvedOp& op) {
+  if (const Selection* known = recall(call); known != nullptr && op.remembered) return known;
+  const Choice choice = choose_for(call.collective, call.count, call.type, call.root);
+  Result<PreparedPlan*> plan = prepare(choice.algorithm, call.collective, call.root);
   if (!plan.ok()) return plan.status();
-  THESEUS_INFO(kLogTuning, "%s of %zu %s: %s (%s)", name_of(collective), count, name_of(type),
+  THESEUS_INFO(kLogTuning, "%s of %zu %s: %s (%s)", name_of(call.collective), call.count, name_of(call.type),
                choice.algorithm.c_str(), choice.reason.c_str());
-  line.key = key;
-  line.selection.plan = *plan;
-  line.selection.piece_bytes = piece_bytes_for(collective, count * size_of(type));
-  RequestSignature& signature = line.selection.tag.signature;
-  signature = {};
-  signature.count = count;
-  signature.root = root;
-  signature.collective = collective;
-  signature.type = type;
-  signature.op = op;
+  const size_t block = call.count * size_of(call.type);
+  const BufferShape buffers = buffer_shape(call.collective, summary_.ranks, call.root, rank_);
+  Selection selection;
+  selection.plan = *plan;
+  selection.piece_bytes = piece_bytes_for(call.collective, block);
+  selection.input_bytes = block * static_cast<size_t>(buffers.input_blocks);
+  selection.output_bytes = block * static_cast<size_t>(buffers.output_blocks);
+  selection.op = op;
+  RequestSignature& signature = selection.tag.signature;
+  signature.count = call.count;
+  signature.root = call.root;
+  signature.collective = call.collective;
+  signature.type = call.type;
+  signature.op = op.announced;
   signature.plan = (*plan)->digest;
-  line.selection.tag.base = base_hash(signature);
+  selection.tag.base = base_hash(signature);
+  Line& line = op.remembered ? recent_[place_of(call)] : unremembered_;
+  line.key = key_of(call);
+  line.selection = selection;
   return &line.selection;
 }
 

@@ -12,6 +12,7 @@
 #include "policy/choose.h"
 #include "runtime/communicator.h"
 #include "runtime/links.h"
+#include "runtime/resolved_op.h"
 
 namespace theseus {
 
@@ -30,10 +31,19 @@ class PlanCache {
   struct Selection {
     PreparedPlan* plan = nullptr;
     size_t piece_bytes = 0;
+    size_t input_bytes = 0;   // of this rank's buffers
+    size_t output_bytes = 0;
+    ResolvedOp op;
     SignatureTag tag;  // complete but for the request id
   };
-  // Valid until the next call with other arguments that hash alike; plans live as long as the cache.
-  Result<const Selection*> select(Collective collective, size_t count, DataType type, RedOp op, int root);
+  // What was remembered of an equal call, or null. Only calls whose arguments passed are remembered, and none with a
+  // reduction that may be destroyed.
+  const Selection* recall(const CollectiveCall& call) const {
+    const Line& line = recent_[place_of(call)];
+    return line.key == key_of(call) ? &line.selection : nullptr;
+  }
+  // For a call that passed its checks. Valid until the next call that hashes alike; plans live as long as the cache.
+  Result<const Selection*> select(const CollectiveCall& call, const ResolvedOp& op);
 
   Choice choose_for(Collective collective, size_t count, DataType type, int root) const;
 
@@ -41,11 +51,17 @@ class PlanCache {
   struct Key {
     size_t count = SIZE_MAX;
     int32_t root = 0;
+    int32_t op = 0;
     Collective collective = Collective::AllReduce;
     DataType type = DataType::Int8;
-    RedOp op = RedOp::Sum;
     bool operator==(const Key&) const = default;
   };
+  static Key key_of(const CollectiveCall& call) { return {call.count, call.root, call.op, call.collective, call.type}; }
+  static size_t place_of(const CollectiveCall& call) {
+    const uint64_t rest = uint64_t(uint32_t(call.root)) << 24 ^ uint64_t(uint32_t(call.op)) << 16 ^
+                          uint64_t(call.collective) << 8 ^ uint64_t(call.type);
+    return ((call.count ^ rest << 20) * 0x9e3779b97f4a7c15ull) >> 58;
+  }
   struct Line {
     Key key;
     Selection selection;
@@ -60,6 +76,7 @@ class PlanCache {
   Forced forced_;
   std::map<std::tuple<std::string, Collective, int>, PreparedPlan> plans_;
   std::array<Line, 64> recent_;
+  Line unremembered_;
 };
 
 }  // namespace theseus

@@ -55,6 +55,29 @@ Status check_overlap(const CollectiveCall& call, const BufferShape& shape, int r
   }
 }
 
+// The buffers are there, and either exactly in place or apart: the quick half of check_overlap.
+bool well_placed(const CollectiveCall& call, const PlanCache::Selection& known, int rank) {
+  if ((call.send == nullptr && known.input_bytes > 0) || (call.recv == nullptr && known.output_bytes > 0)) return false;
+  const auto* send = static_cast<const uint8_t*>(call.send);
+  const auto* recv = static_cast<const uint8_t*>(call.recv);
+  switch (call.collective) {
+    case Collective::AllReduce:
+    case Collective::Broadcast:
+    case Collective::Reduce:
+      if (send == recv) return true;
+      break;
+    case Collective::AllGather:
+      if (send == recv + static_cast<size_t>(rank) * known.input_bytes) return true;
+      break;
+    case Collective::ReduceScatter:
+      if (recv == send + static_cast<size_t>(rank) * known.output_bytes) return true;
+      break;
+    default:
+      break;
+  }
+  return !overlap(send, known.input_bytes, recv, known.output_bytes);
+}
+
 Status check_call(const CollectiveCall& call, int rank, int ranks, const BufferShape& shape) {
   if (static_cast<int>(call.type) >= kDataTypes) {
     return Status::argument("datatype " + std::to_string(static_cast<int>(call.type)) + " does not exist (0 to 11 do)");
@@ -102,6 +125,7 @@ Result<ResolvedOp> Communicator::Impl::resolve(int op, DataType type) {
                             name_of(type));
   }
   resolved.announced = RedOp::PreMulSum;
+  resolved.remembered = false;
   resolved.scaled = true;
   std::memcpy(resolved.scalar, found->second.scalar, sizeof resolved.scalar);
   return resolved;
@@ -118,38 +142,60 @@ Result<ResolvedOp> Communicator::Impl::check(const CollectiveCall& call) {
 // The caller holds `running`. Gives the request its id: from here on it counts, whatever becomes of it.
 Result<Request> Communicator::Impl::prepare(const CollectiveCall& call, const ResolvedOp& op) {
   THESEUS_TRY(usable());
-  Request request;
-  request.op = op;
-  const uint32_t id = next_request++;
-  if (call.count == 0) return request;
-  const BufferShape shape = buffer_shape(call.collective, self->ranks(), call.root, self->rank());
-
-  const int root = rooted(call.collective) ? call.root : 0;
-  Result<const PlanCache::Selection*> selected =
-      plans->select(call.collective, call.count, call.type, request.op.announced, root);
+  CollectiveCall own = call;
+  if (!rooted(call.collective)) own.root = 0;
+  if (!reduces(call.collective)) own.op = 0;
+  if (own.count == 0) {
+    ++next_request;
+    return Request{};
+  }
+  Result<const PlanCache::Selection*> selected = plans->select(own, op);
   if (!selected.ok()) return selected.status();
-  const PlanCache::Selection& selection = **selected;
+  return bind(own, **selected);
+}
+
+Request Communicator::Impl::bind(const CollectiveCall& call, const PlanCache::Selection& selection) {
+  Request request;
   request.plan = selection.plan;
-  request.output_elements = call.count * static_cast<size_t>(shape.output_blocks);
+  request.op = selection.op;
+  request.output_elements = selection.output_bytes / size_of(call.type);
   Binding& binding = request.binding;
   binding.input = call.send;
   binding.output = call.recv;
   binding.count = call.count;
   binding.type = call.type;
-  binding.op = request.op.op;
+  binding.op = selection.op.op;
   binding.piece_bytes = selection.piece_bytes;
   binding.tag = selection.tag;
-  binding.tag.signature.request = id;
-  binding.tag.hash = request_hash(binding.tag.base, id);
+  binding.tag.signature.request = next_request++;
+  binding.tag.hash = request_hash(binding.tag.base, binding.tag.signature.request);
   return request;
+}
+
+// The whole way of a call outside groups. The caller holds `running`. A call like one before skips all checks but those
+// of its pointers.
+Status Communicator::Impl::run(const CollectiveCall& call) {
+  if (plans != nullptr) {
+    const PlanCache::Selection* known = plans->recall(call);
+    if (known != nullptr && well_placed(call, *known, self->rank())) [[likely]] {
+      THESEUS_TRY(usable());
+      Request request = bind(call, *known);
+      return execute(request);
+    }
+  }
+  Result<ResolvedOp> op = check(call);
+  if (!op.ok()) return op.status();
+  return run(call, *op);
 }
 
 // The caller holds `running`.
 Status Communicator::Impl::run(const CollectiveCall& call, const ResolvedOp& op) {
   Result<Request> prepared = prepare(call, op);
   if (!prepared.ok()) return prepared.status();
-  Request& request = *prepared;
-  if (request.plan == nullptr) return {};
+  return prepared->plan == nullptr ? Status() : execute(*prepared);
+}
+
+Status Communicator::Impl::execute(Request& request) {
   Execution& execution = *request.plan->execution;
   if (request.op.scaled) request.binding.scalar = request.op.scalar;
   execution.start(request.binding);

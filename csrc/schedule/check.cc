@@ -17,25 +17,16 @@ struct Operands {
 
 Operands operands_of(Opcode opcode) {
   switch (opcode) {
-    case Opcode::Nop:
-      return {false, false, false, false};
-    case Opcode::Send:
-      return {false, true, true, false};
-    case Opcode::Recv:
-      return {true, false, false, true};
-    case Opcode::RecvCopySend:
-      return {true, true, false, true};
-    case Opcode::RecvReduceCopy:
-      return {true, false, true, true};
-    case Opcode::RecvReduceSend:
-      return {true, true, true, false};
-    case Opcode::RecvReduceCopySend:
-      return {true, true, true, true};
+    case Opcode::Nop: return {false, false, false, false};
+    case Opcode::Send: return {false, true, true, false};
+    case Opcode::Recv: return {true, false, false, true};
+    case Opcode::RecvCopySend: return {true, true, false, true};
+    case Opcode::RecvReduceCopy: return {true, false, true, true};
+    case Opcode::RecvReduceSend: return {true, true, true, false};
+    case Opcode::RecvReduceCopySend: return {true, true, true, true};
     case Opcode::Copy:
-    case Opcode::Reduce:
-      return {false, false, true, true};
-    case Opcode::Fold:
-      return {false, false, false, true};  // src: only where kLocalOperand occurs
+    case Opcode::Reduce: return {false, false, true, true};
+    case Opcode::Fold: return {false, false, false, true};  // src: only where kLocalOperand occurs
   }
   return {};
 }
@@ -98,9 +89,9 @@ class PartChecker {
     if (i.dst.buffer == Buffer::Input) return refuse(i, "the input is not the plan's to write");
     THESEUS_TRY(fold(i));
     for (const Dependency& d : i.dependencies) {
-      const bool known = d.tb >= 0 && static_cast<size_t>(d.tb) < part_.thread_blocks.size() && d.step >= 0 &&
-                         static_cast<size_t>(d.step) <
-                             part_.thread_blocks[static_cast<size_t>(d.tb)].instructions.size();
+      const bool known =
+          d.tb >= 0 && static_cast<size_t>(d.tb) < part_.thread_blocks.size() && d.step >= 0 &&
+          static_cast<size_t>(d.step) < part_.thread_blocks[static_cast<size_t>(d.tb)].instructions.size();
       if (!known || d.distance < 0 || d.distance > 1) {
         return refuse(i, "waits for TB " + std::to_string(d.tb) + ", step " + std::to_string(d.step) + ", distance " +
                              std::to_string(d.distance) + ", which does not exist");
@@ -110,7 +101,8 @@ class PartChecker {
   }
 
   Status port(const Instruction& i, int16_t id, bool needed, bool is_outgoing, const char* verb) const {
-    if (!needed) return id == -1 ? Status() : refuse(i, std::string("names a connection that it never ") + verb + " on");
+    if (!needed)
+      return id == -1 ? Status() : refuse(i, std::string("names a connection that it never ") + verb + " on");
     if (id < 0 || static_cast<size_t>(id) >= part_.connections.size()) {
       return refuse(i, std::string(verb) + " on connection " + std::to_string(id) + ", which does not exist");
     }
@@ -164,7 +156,7 @@ class PartChecker {
 
 const char* name_of(Opcode opcode) {
   static constexpr const char* names[kOpcodes] = {
-      "Nop",  "Send",  "Recv",  "RecvCopySend", "RecvReduceCopy", "RecvReduceSend", "RecvReduceCopySend",
+      "Nop",  "Send",   "Recv", "RecvCopySend", "RecvReduceCopy", "RecvReduceSend", "RecvReduceCopySend",
       "Copy", "Reduce", "Fold"};
   return static_cast<int>(opcode) < kOpcodes ? names[static_cast<int>(opcode)] : "unknown opcode";
 }

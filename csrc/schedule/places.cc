@@ -24,12 +24,9 @@ int ChunkSpace::chunks() const {
     case Collective::AllGather:
     case Collective::Gather:
     case Collective::ReduceScatter:
-    case Collective::Scatter:
-      return ranks * chunks_per_block;
-    case Collective::AllToAll:
-      return ranks * ranks * chunks_per_block;
-    default:
-      return chunks_per_block;
+    case Collective::Scatter: return ranks * chunks_per_block;
+    case Collective::AllToAll: return ranks * ranks * chunks_per_block;
+    default: return chunks_per_block;
   }
 }
 
@@ -39,18 +36,14 @@ Place ChunkSpace::input(int rank, int chunk) const {
   switch (collective) {
     case Collective::AllReduce:
     case Collective::Reduce:
-    case Collective::ReduceScatter:
-      return {Buffer::Input, chunk};
+    case Collective::ReduceScatter: return {Buffer::Input, chunk};
     case Collective::Broadcast:
-    case Collective::Scatter:
-      return rank == root ? Place{Buffer::Input, chunk} : kNowhere;
+    case Collective::Scatter: return rank == root ? Place{Buffer::Input, chunk} : kNowhere;
     case Collective::AllGather:
-    case Collective::Gather:
-      return block == rank ? Place{Buffer::Input, piece} : kNowhere;
+    case Collective::Gather: return block == rank ? Place{Buffer::Input, piece} : kNowhere;
     case Collective::AllToAll:
       return block / ranks == rank ? Place{Buffer::Input, block % ranks * chunks_per_block + piece} : kNowhere;
-    default:
-      return kNowhere;
+    default: return kNowhere;
   }
 }
 
@@ -60,18 +53,14 @@ Place ChunkSpace::output(int rank, int chunk) const {
   switch (collective) {
     case Collective::AllReduce:
     case Collective::Broadcast:
-    case Collective::AllGather:
-      return {Buffer::Output, chunk};
+    case Collective::AllGather: return {Buffer::Output, chunk};
     case Collective::Reduce:
-    case Collective::Gather:
-      return rank == root ? Place{Buffer::Output, chunk} : kNowhere;
+    case Collective::Gather: return rank == root ? Place{Buffer::Output, chunk} : kNowhere;
     case Collective::ReduceScatter:
-    case Collective::Scatter:
-      return block == rank ? Place{Buffer::Output, piece} : kNowhere;
+    case Collective::Scatter: return block == rank ? Place{Buffer::Output, piece} : kNowhere;
     case Collective::AllToAll:
       return block % ranks == rank ? Place{Buffer::Output, block / ranks * chunks_per_block + piece} : kNowhere;
-    default:
-      return kNowhere;
+    default: return kNowhere;
   }
 }
 
@@ -81,15 +70,12 @@ int ChunkSpace::chunk_at(int rank, Place place) const {
   const int piece = place.index % chunks_per_block;
   switch (collective) {
     case Collective::AllGather:
-    case Collective::Gather:
-      return is_input ? rank * chunks_per_block + place.index : place.index;
+    case Collective::Gather: return is_input ? rank * chunks_per_block + place.index : place.index;
     case Collective::ReduceScatter:
-    case Collective::Scatter:
-      return is_input ? place.index : rank * chunks_per_block + place.index;
+    case Collective::Scatter: return is_input ? place.index : rank * chunks_per_block + place.index;
     case Collective::AllToAll:
       return (is_input ? rank * ranks + block : block * ranks + rank) * chunks_per_block + piece;
-    default:
-      return place.index;
+    default: return place.index;
   }
 }
 

@@ -1,4 +1,4 @@
-// Where the chunks of an algorithm lie in the buffers of each rank (the table at the head of algorithm.h, as functions).
+// Where the chunks of an algorithm lie in the buffers of each rank: the table at the head of algorithm.h, as functions.
 #pragma once
 
 #include "base/types.h"

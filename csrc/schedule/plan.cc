@@ -7,24 +7,15 @@ namespace theseus {
 BufferShape buffer_shape(Collective collective, int ranks, int root, int rank) {
   const bool at_root = rank == root;
   switch (collective) {
-    case Collective::AllReduce:
-      return {1, 1};
-    case Collective::AllGather:
-      return {1, ranks};
-    case Collective::ReduceScatter:
-      return {ranks, 1};
-    case Collective::Broadcast:
-      return {at_root ? 1 : 0, 1};
-    case Collective::Reduce:
-      return {1, at_root ? 1 : 0};
-    case Collective::AllToAll:
-      return {ranks, ranks};
-    case Collective::Gather:
-      return {1, at_root ? ranks : 0};
-    case Collective::Scatter:
-      return {at_root ? ranks : 0, 1};
-    default:
-      return {0, 0};
+    case Collective::AllReduce: return {1, 1};
+    case Collective::AllGather: return {1, ranks};
+    case Collective::ReduceScatter: return {ranks, 1};
+    case Collective::Broadcast: return {at_root ? 1 : 0, 1};
+    case Collective::Reduce: return {1, at_root ? 1 : 0};
+    case Collective::AllToAll: return {ranks, ranks};
+    case Collective::Gather: return {1, at_root ? ranks : 0};
+    case Collective::Scatter: return {at_root ? ranks : 0, 1};
+    default: return {0, 0};
   }
 }
 

@@ -124,7 +124,8 @@ Status read_head(const std::string& bytes, Plan& plan, std::vector<Row>& rows) {
   const uint32_t version = prefix.get<uint32_t>();
   const uint32_t head_bytes = prefix.get<uint32_t>();
   const uint64_t hash = prefix.get<uint64_t>();
-  if (version != kVersion) return broken("version " + std::to_string(version) + ", known is " + std::to_string(kVersion));
+  if (version != kVersion)
+    return broken("version " + std::to_string(version) + ", known is " + std::to_string(kVersion));
   if (head_bytes < kPrefixBytes || head_bytes > bytes.size()) return broken("its head is cut off");
   const char* body = bytes.data() + kPrefixBytes;
   const size_t body_bytes = head_bytes - kPrefixBytes;

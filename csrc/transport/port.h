@@ -65,8 +65,9 @@ class SendPort {
   virtual void* acquire(size_t bytes) = 0;
   // Publishes what acquire() returned.
   virtual void commit(size_t bytes) = 0;
-  // Passes `data` by reference, where can_reference(data, bytes): any size. False: no slot free, try again.
-  virtual bool can_reference(const void* data, size_t bytes) const = 0;
+  // Passes `data` by reference, where can_reference(...): any size. False: no slot free, try again.
+  // `total`: bytes of the request that this message is part of; what pays depends on it.
+  virtual bool can_reference(const void* data, size_t bytes, size_t total) const = 0;
   virtual bool post_reference(const void* data, size_t bytes) = 0;
   // Messages committed or posted so far, and those the receiver has released: a reference is done when
   // released() >= the value posted() had right after it was posted.

@@ -38,10 +38,10 @@ void ShmSendPort::publish(size_t bytes, MessageKind kind) {
   ring(receiver_);
 }
 
-bool ShmSendPort::can_reference(const void* data, size_t bytes) const {
+bool ShmSendPort::can_reference(const void* data, size_t bytes, size_t total) const {
   if (policy_.same_process) return true;
   if (policy_.shared_memory && SharedMemory::find(data, bytes).id != 0) return true;
-  return policy_.cross_memory && bytes >= policy_.smallest_remote;
+  return policy_.cross_memory && bytes >= policy_.smallest_remote && total <= policy_.largest_remote;
 }
 
 bool ShmSendPort::post_reference(const void* data, size_t bytes) {

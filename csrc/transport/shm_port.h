@@ -18,7 +18,10 @@ struct ReferencePolicy {
   bool same_process = false;  // plain pointers
   bool shared_memory = false; // buffers from mem_alloc
   bool cross_memory = false;  // process_vm_readv is permitted
-  size_t smallest_remote = 0; // cross_memory pays from here up
+  // Between these cross_memory pays: below, a system call costs more than a copy; above, two cores copying through
+  // the slots move more than one core copying alone.
+  size_t smallest_remote = 0;
+  size_t largest_remote = 0;
 };
 
 class ShmSendPort final : public SendPort {
@@ -35,7 +38,7 @@ class ShmSendPort final : public SendPort {
   }
   void commit(size_t bytes) override { publish(bytes, MessageKind::Copied); }
 
-  bool can_reference(const void* data, size_t bytes) const override;
+  bool can_reference(const void* data, size_t bytes, size_t total) const override;
   bool post_reference(const void* data, size_t bytes) override;
 
   uint64_t posted() const override { return posted_; }

@@ -6,6 +6,7 @@ import ctypes
 import importlib.util
 import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -206,8 +207,10 @@ def run_as_threads(ranks: int, function: Callable[[int], T], seconds: float = 60
     threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(ranks)]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join(seconds)
+    # A rank that fails leaves the others waiting for it: its error is the one to show, and at once.
+    deadline = time.monotonic() + seconds
+    while any(thread.is_alive() for thread in threads) and not errors and time.monotonic() < deadline:
+        time.sleep(0.001)
     if errors:
         raise errors[0]
     stuck = [rank for rank, thread in enumerate(threads) if thread.is_alive()]

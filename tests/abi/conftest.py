@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -20,4 +21,7 @@ def folder() -> Path:
 @pytest.fixture(scope="session")
 def nccl(folder: Path) -> binding.Nccl:
     """Give the loaded library."""
+    # A rank that waits for one which failed shall not outlast the test. Read by the library at its first call.
+    os.environ.setdefault("THESEUS_INIT_TIMEOUT", "30")
+    os.environ.setdefault("THESEUS_TIMEOUT", "60")
     return binding.Nccl(folder)

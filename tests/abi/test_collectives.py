@@ -39,7 +39,11 @@ def test_processes(nccl: Nccl, folder: Path) -> None:
         )
         for rank in range(2)
     ]
-    outputs = [worker.communicate(timeout=120)[0] for worker in workers]
+    try:
+        outputs = [worker.communicate(timeout=120)[0] for worker in workers]
+    finally:
+        for worker in workers:
+            worker.kill()
     assert [worker.returncode for worker in workers] == [0, 0], "\n".join(outputs)
 
 

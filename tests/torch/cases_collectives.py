@@ -107,7 +107,7 @@ def refuses(call: Any, *words: str) -> None:
 
 def case_premul_sum() -> None:
     rank, _ = me()
-    from torch.distributed.distributed_c10d import _make_nccl_premul_sum
+    from torch._C._distributed_c10d import _make_nccl_premul_sum
 
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
         tensor = data(rank, 4, dtype=dtype)

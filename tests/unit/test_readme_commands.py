@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+import theseus_py
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -45,7 +47,8 @@ def shell(tmp_path: Path) -> dict[str, str]:
         (programs / name).chmod(0o755)
     inherited = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "MAKEFLAGS")}
     path = os.pathsep.join([str(programs), inherited.get("PATH", os.defpath)])
-    python_path = os.pathsep.join(filter(None, [str(ROOT), inherited.get("PYTHONPATH")]))
+    package = Path(theseus_py.__path__[0]).parent
+    python_path = os.pathsep.join(filter(None, [str(package), inherited.get("PYTHONPATH")]))
     return {**inherited, "PATH": path, "PYTHONPATH": python_path, "OMP_NUM_THREADS": "1"}
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -14,7 +13,7 @@ from theseus_py.demo.results import Results, Training
 from theseus_py.perf.launcher import row_of, sweep_command
 from theseus_py.perf.options import SweepOptions
 from theseus_py.perf.report import Row
-from theseus_py.spawn import Layout, Report, spawn
+from theseus_py.spawn import Layout, Report, python_command, spawn
 
 LAYOUT = Layout(ranks=4, hosts=2, rails=2)
 # Far above what either part takes on a slow machine: it only keeps a defect from hanging the demo.
@@ -75,7 +74,7 @@ def _train(steps: int, update: Update) -> dict[str, Training]:
         elif message["kind"] == "progress" and rank == 0:
             update(f"training over {message['backend']}", message["done"], message["total"])
 
-    command = [sys.executable, "-m", "theseus_py.demo.training", json.dumps({"steps": steps})]
+    command = python_command("theseus_py.demo.training", json.dumps({"steps": steps}))
     update("training over gloo", 0, steps)
     spawn(command, LAYOUT, on_report=on_report, timeout=_PART_SECONDS)
     return trainings

@@ -1,7 +1,7 @@
 """One rank of the demo's training run: the same training, once over gloo and once over Theseus.
 
-Run by `theseus demo` as `python -m theseus_py.demo.training`, one process a rank. Both trainings start from one seed
-and see the same batches, so that their losses may differ by rounding only.
+`theseus demo` starts one process a rank with main(). Both trainings start from one seed and see the same batches, so
+that their losses may differ by rounding only.
 """
 
 from __future__ import annotations
@@ -104,7 +104,3 @@ def main() -> None:
     sys.stderr.flush()
     # All is closed and reported; taking torch's modules apart would cost every rank another second.
     os._exit(0)
-
-
-if __name__ == "__main__":
-    main()

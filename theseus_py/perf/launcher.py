@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from theseus_py.errors import InvalidUsage
 from theseus_py.perf import report as reports
 from theseus_py.perf.options import SweepOptions
 from theseus_py.perf.report import RankPlace, Row, Timing
-from theseus_py.spawn import Layout, RankFailed, Report, spawn
+from theseus_py.spawn import Layout, RankFailed, Report, python_command, spawn
 
 _DEFAULT_RANKS = 2
 
@@ -106,7 +105,7 @@ def row_of(values: Mapping[str, Any]) -> Row:
 
 def sweep_command(options: SweepOptions) -> list[str]:
     """The command line of one spawned rank."""
-    return [sys.executable, "-m", "theseus_py.perf.worker", json.dumps(options.to_dict())]
+    return python_command("theseus_py.perf.worker", json.dumps(options.to_dict()))
 
 
 def run(

@@ -62,7 +62,9 @@ class SweepOptions:
             raise ValueError(f"-i {self.step_bytes} makes more than {_MOST_SIZES} sizes: use a larger step, or -f 2")
 
     def sizes(self) -> list[int]:
-        """The sizes of the sweep in bytes, smallest first."""
+        """The sizes of the sweep in bytes, smallest first; a barrier has but one, 0."""
+        if self.collective == "barrier":
+            return [0]
         sizes = [self.min_bytes]
         while True:
             following = sizes[-1] * self.step_factor if self.step_factor > 1 else sizes[-1] + self.step_bytes

@@ -1,4 +1,4 @@
-"""One rank of a sweep. `python -m theseus_py.perf.worker OPTIONS` is what `theseus perf` starts for each rank."""
+"""One rank of a sweep. `theseus perf` starts one process a rank with main()."""
 
 from __future__ import annotations
 
@@ -47,7 +47,3 @@ def main() -> None:
         )
     except Exception as error:
         end_with(error)
-
-
-if __name__ == "__main__":
-    main()

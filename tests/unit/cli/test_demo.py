@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+import theseus_py
 from theseus_py.demo import report
 from theseus_py.demo.progress import StageProgress
 from theseus_py.demo.results import LOSS_TOLERANCE, Results, Training
@@ -82,6 +83,7 @@ def demo(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=280,
         env={**os.environ, "COLUMNS": "120", **environment},
+        cwd=Path(theseus_py.__path__[0]).parent,  # `python -c` looks there first
         check=False,
     )
 

@@ -1,5 +1,5 @@
-// What the verifier accepts, runs: random damage to good plans, tried on integers with many interleavings. And the other
-// way round: damage of a known kind is refused, with its place.
+// What the verifier accepts, runs: random damage to good plans, tried on integers with many interleavings. And the
+// other way round: damage of a known kind is refused, with its place.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -51,12 +51,8 @@ class Mutator {
     const size_t at = below(list.size());
     Instruction& i = list[at];
     switch (below(10)) {
-      case 0:
-        list.erase(list.begin() + static_cast<ptrdiff_t>(at));
-        return true;
-      case 1:
-        list.insert(list.begin() + static_cast<ptrdiff_t>(at), Instruction(i));
-        return true;
+      case 0: list.erase(list.begin() + static_cast<ptrdiff_t>(at)); return true;
+      case 1: list.insert(list.begin() + static_cast<ptrdiff_t>(at), Instruction(i)); return true;
       case 2: {
         const size_t other = below(list.size());
         std::swap(list[at], list[other]);
@@ -70,13 +66,9 @@ class Mutator {
         if (i.dependencies.empty()) return false;
         i.dependencies[below(i.dependencies.size())].distance ^= 1;
         return true;
-      case 5:
-        return redirect(i.src, part);
-      case 6:
-        return redirect(i.dst, part);
-      case 7:
-        i.opcode = static_cast<Opcode>(below(kOpcodes));
-        return true;
+      case 5: return redirect(i.src, part);
+      case 6: return redirect(i.dst, part);
+      case 7: i.opcode = static_cast<Opcode>(below(kOpcodes)); return true;
       case 8:
         (below(2) == 0 ? i.recv : i.send) = static_cast<int16_t>(below(part.connections.size() + 1)) - 1;
         return true;
@@ -95,7 +87,8 @@ class Mutator {
   bool redirect(Place& place, const RankPlan& part) {
     if (place.buffer == Buffer::None) return false;
     if (below(3) == 0) place.buffer = static_cast<Buffer>(1 + below(3));
-    place.index = static_cast<int32_t>(below(static_cast<size_t>(place.index) + 2 + static_cast<size_t>(part.scratch_chunks > 0)));
+    place.index = static_cast<int32_t>(
+        below(static_cast<size_t>(place.index) + 2 + static_cast<size_t>(part.scratch_chunks > 0)));
     return true;
   }
   std::mt19937_64 random_;
@@ -117,7 +110,8 @@ TEST(Mutations, WhatTheVerifierAcceptsNeverFails) {
       }
       ++accepted;
       for (uint64_t seed = 0; seed < 12; ++seed) {
-        RunOptions run{2 * plan.chunks_per_block + 1, 1, 2, seed % 2 == 1 && c.collective != Collective::AllToAll, false, seed};
+        RunOptions run{
+            2 * plan.chunks_per_block + 1, 1, 2, seed % 2 == 1 && c.collective != Collective::AllToAll, false, seed};
         ASSERT_EQ(simulate(plan, run), "") << c.name << " round " << round << " seed " << seed;
         run.slots = 8;
         ASSERT_EQ(simulate(plan, run), "") << c.name << " round " << round << " seed " << seed;
@@ -267,6 +261,10 @@ TEST(Verifier, SaysWhenAPlanIsTooLarge) {
   const Status status = verify(good_plan("direct", Collective::AllReduce, single_host(8)), options);
   EXPECT_EQ(status.code(), Code::InvalidUsage);
   EXPECT_NE(status.message().find("work_limit"), std::string::npos);
+  // A file of a few bytes may claim any number of chunks; nothing is allocated for them.
+  Plan vast = good_plan("direct", Collective::Broadcast, single_host(2));
+  vast.chunks_per_block = 1 << 29;
+  EXPECT_EQ(verify(vast).code(), Code::InvalidUsage);
 }
 
 TEST(Lowering, RefusesMalformedAlgorithms) {
@@ -278,7 +276,8 @@ TEST(Lowering, RefusesMalformedAlgorithms) {
     EXPECT_NE(plan.status().message().find("mine"), std::string::npos) << plan.status().message();
   };
   using C = Collective;
-  expect({"", C::AllReduce, 2, 1, 0, {{0, 2, 0, 0}}}, "transfer 0 -> 2 of chunk 0 at step 0: the algorithm has ranks 0 to 1");
+  expect({"", C::AllReduce, 2, 1, 0, {{0, 2, 0, 0}}},
+         "transfer 0 -> 2 of chunk 0 at step 0: the algorithm has ranks 0 to 1");
   expect({"", C::AllReduce, 2, 1, 0, {{0, 1, 0, 1}}}, "chunks 0 to 0");
   expect({"", C::AllReduce, 2, 1, 0, {{1, 1, 0, 0}}}, "cannot send to itself");
   expect({"", C::AllReduce, 2, 1, 0, {{0, 1, -1, 0}}}, "steps count from 0");
@@ -287,7 +286,8 @@ TEST(Lowering, RefusesMalformedAlgorithms) {
   expect({"", C::AllGather, 2, 3, 0, {}}, "3 chunks cannot be cut into 2 equal blocks");
   expect({"", C::AllGather, 2, 2, 0, {{0, 1, 0, 1}}}, "rank 0 does not hold that chunk yet");
   expect({"", C::Broadcast, 3, 1, 1, {{1, 2, 0, 0}, {2, 0, 0, 0}}}, "rank 2 does not hold that chunk yet");
-  expect({"", C::AllReduce, 3, 1, 0, {{0, 2, 0, 0}, {1, 2, 0, 0, TransferOp::Reduce}}}, "receives a copy beside another");
+  expect({"", C::AllReduce, 3, 1, 0, {{0, 2, 0, 0}, {1, 2, 0, 0, TransferOp::Reduce}}},
+         "receives a copy beside another");
   expect({"", C::AllReduce, 2, 1, 0, {{0, 1, 0, 0}, {0, 1, 0, 0}}}, "occurs twice");
   expect({"", C::Broadcast, 2, 1, 2, {}}, "root 2");
   expect({"", C::AllToAllV, 2, 1, 0, {}}, "has no plans");

@@ -17,9 +17,9 @@
 namespace theseus::testing {
 
 struct RunOptions {
-  int64_t count = 7;       // elements of a block
-  int64_t slot = 2;        // elements of a micro-batch of a piece
-  int slots = 2;           // ignored by reference
+  int64_t count = 7;  // elements of a block
+  int64_t slot = 2;   // elements of a micro-batch of a piece
+  int slots = 2;      // ignored by reference
   bool in_place = false;
   bool by_reference = false;  // a Send passes a pointer and is over when its receiver is
   uint64_t seed = 1;
@@ -29,7 +29,8 @@ class Simulator {
  public:
   using Element = uint64_t;
 
-  Simulator(const Plan& plan, const RunOptions& run) : plan_(plan), run_(run), random_(run.seed), space_(space_of(plan)) {
+  Simulator(const Plan& plan, const RunOptions& run)
+      : plan_(plan), run_(run), random_(run.seed), space_(space_of(plan)) {
     for (const RankPlan& part : plan.rank_plans) ranks_.push_back(make_rank(part));
     const int64_t longest = piece_length(0);
     micro_batches_ = std::max<int64_t>(1, (longest + run.slot - 1) / run.slot);
@@ -110,7 +111,8 @@ class Simulator {
   }
 
   static Element value(int rank, int64_t index) {
-    uint64_t x = (static_cast<uint64_t>(rank) + 1) * 0x9E3779B97F4A7C15ull + static_cast<uint64_t>(index) * 0xD1B54A32D192ED03ull;
+    uint64_t x = (static_cast<uint64_t>(rank) + 1) * 0x9E3779B97F4A7C15ull +
+                 static_cast<uint64_t>(index) * 0xD1B54A32D192ED03ull;
     return (x ^ (x >> 29)) * 0xBF58476D1CE4E5B9ull;
   }
 
@@ -200,15 +202,18 @@ class Simulator {
 
   std::vector<Element> load(size_t r, Place place, int64_t micro_batch) {
     const Element* from = memory(r, place, micro_batch);
-    const int64_t size = place.buffer == Buffer::Scratch ? scratch_length_[{r, place.index}] : length_at(place, micro_batch);
+    const int64_t size =
+        place.buffer == Buffer::Scratch ? scratch_length_[{r, place.index}] : length_at(place, micro_batch);
     return {from, from + size};
   }
 
   void store(size_t r, Place place, int64_t micro_batch, const std::vector<Element>& data) {
     if (place.buffer == Buffer::Scratch) scratch_length_[{r, place.index}] = static_cast<int64_t>(data.size());
-    const int64_t size = place.buffer == Buffer::Scratch ? static_cast<int64_t>(data.size()) : length_at(place, micro_batch);
+    const int64_t size =
+        place.buffer == Buffer::Scratch ? static_cast<int64_t>(data.size()) : length_at(place, micro_batch);
     Element* to = memory(r, place, micro_batch);
-    for (int64_t e = 0; e < size; ++e) to[e] = static_cast<size_t>(e) < data.size() ? data[static_cast<size_t>(e)] : 0xbad;
+    for (int64_t e = 0; e < size; ++e)
+      to[e] = static_cast<size_t>(e) < data.size() ? data[static_cast<size_t>(e)] : 0xbad;
   }
 
   static void add(std::vector<Element>& left, const std::vector<Element>& right) {
@@ -219,16 +224,11 @@ class Simulator {
     const int64_t m = at.micro_batch;
     std::vector<Element> result;
     switch (i.opcode) {
-      case Opcode::Nop:
-        return;
+      case Opcode::Nop: return;
       case Opcode::Send:
-      case Opcode::Copy:
-        result = load(r, i.src, m);
-        break;
+      case Opcode::Copy: result = load(r, i.src, m); break;
       case Opcode::Recv:
-      case Opcode::RecvCopySend:
-        result = take(r, i.recv);
-        break;
+      case Opcode::RecvCopySend: result = take(r, i.recv); break;
       case Opcode::RecvReduceCopy:
       case Opcode::RecvReduceSend:
       case Opcode::RecvReduceCopySend:
@@ -242,7 +242,10 @@ class Simulator {
       case Opcode::Fold:
         for (size_t f = 0; f < i.fold.size(); ++f) {
           std::vector<Element> operand = i.fold[f] == kLocalOperand ? load(r, i.src, m) : take(r, i.fold[f]);
-          if (f == 0) result = std::move(operand); else add(result, operand);
+          if (f == 0)
+            result = std::move(operand);
+          else
+            add(result, operand);
         }
         break;
     }
@@ -265,7 +268,8 @@ class Simulator {
       for (int index = 0; index < shape.output_blocks * plan_.chunks_per_block; ++index) {
         if (std::string wrong = check_chunk(r, index); !wrong.empty()) return wrong;
       }
-      if (!run_.in_place && ranks_[r].input != ranks_[r].original) return "rank " + std::to_string(r) + ": input changed";
+      if (!run_.in_place && ranks_[r].input != ranks_[r].original)
+        return "rank " + std::to_string(r) + ": input changed";
     }
     return "";
   }
@@ -282,7 +286,8 @@ class Simulator {
         want += value(rank, place.index / plan_.chunks_per_block * run_.count + piece_begin(piece) + e);
       }
       if (got[e] != want) {
-        return "rank " + std::to_string(r) + ", Output[" + std::to_string(index) + "], element " + std::to_string(e) + " is wrong";
+        return "rank " + std::to_string(r) + ", Output[" + std::to_string(index) + "], element " + std::to_string(e) +
+               " is wrong";
       }
     }
     return "";

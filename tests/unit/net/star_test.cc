@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <stdlib.h>
 
+#include <algorithm>
 #include <atomic>
 
 #include "base/env.h"
@@ -101,6 +102,9 @@ TEST(Star, GoodbyesInAnyOrderAreNoFailure) {
     EXPECT_NE(gathered.status().message().find("has left"), std::string::npos) << gathered.status().message();
     EXPECT_FALSE(last.failed());
     EXPECT_TRUE(last.dead_ranks().empty());
+    std::vector<int> gone{order[0], order[1]};
+    std::sort(gone.begin(), gone.end());
+    EXPECT_TRUE(eventually([&] { return last.left_ranks() == gone; }));
   }
 }
 

@@ -9,7 +9,9 @@ import pytest
 
 
 def python(program: str) -> str:
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=120)
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    # Elsewhere, so that the package is the one the environment names and not the folder we happen to be in.
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd="/")
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 

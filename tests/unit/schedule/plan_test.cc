@@ -141,7 +141,8 @@ TEST(PlanFile, ARankReadsOnlyItsOwnPart) {
   ASSERT_FALSE(other.ok());
   EXPECT_NE(other.status().message().find("checksum of the section of rank 1"), std::string::npos);
   EXPECT_FALSE(parse_plan(bytes).ok());
-  EXPECT_NE(parse_plan_of_rank(serialize(sample()), 2).status().message().find("no part for rank 2"), std::string::npos);
+  EXPECT_NE(parse_plan_of_rank(serialize(sample()), 2).status().message().find("no part for rank 2"),
+            std::string::npos);
 }
 
 TEST(PlanFile, RefusesEveryChangedByteAndEveryCut) {
@@ -237,6 +238,7 @@ TEST(Check, NamesRankBlockAndStep) {
   expect([&](RankPlan& p) { instruction(p, 1, 2).fold.clear(); }, "folds nothing");
   expect([&](RankPlan& p) { instruction(p, 1, 2).fold = {2}; }, "exactly once");
   expect([&](RankPlan& p) { instruction(p, 1, 0).opcode = static_cast<Opcode>(kOpcodes); }, "no such opcode");
+  expect([&](RankPlan& p) { p.scratch_chunks = 11; }, "11 scratch chunks for 10 instructions");
   expect([&](RankPlan& p) { p.connections[0].peer = 1; }, "a connection with peer 1");
 }
 

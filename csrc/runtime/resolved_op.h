@@ -1,0 +1,19 @@
+// A reduction as the data path sees it: Avg and PreMulSum resolved.
+#pragma once
+
+#include <cstdint>
+
+#include "base/types.h"
+
+namespace theseus {
+
+struct ResolvedOp {
+  RedOp op = RedOp::Sum;         // Sum, Prod, Max, Min
+  RedOp announced = RedOp::Sum;  // what peers compare
+  bool scaled = false;           // every rank scales what it puts in
+  bool divide = false;           // integer Avg: the result is divided by the number of ranks
+  bool remembered = true;        // built in: means the same at the next call
+  alignas(8) uint8_t scalar[8] = {};
+};
+
+}  // namespace theseus
