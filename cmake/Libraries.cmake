@@ -22,7 +22,8 @@ set_target_properties(theseus PROPERTIES SOVERSION 0 INSTALL_RPATH "$ORIGIN" LIN
 target_include_directories(theseus PUBLIC "${PROJECT_SOURCE_DIR}/csrc")
 target_link_libraries(theseus PUBLIC Threads::Threads ${CMAKE_DL_LIBS})
 # Functions bind to our own copy; data does not, so that an inline variable stays one across the libraries.
-target_link_options(theseus PRIVATE "LINKER:--version-script=${theseus_map}" "LINKER:-Bsymbolic-functions" ${theseus_complete})
+target_link_options(theseus PRIVATE "LINKER:--version-script=${theseus_map}" "LINKER:-Bsymbolic-functions"
+  "LINKER:-z,nodelete" ${theseus_complete})  # the watch thread lives as long as the process
 install(TARGETS theseus LIBRARY DESTINATION theseus_py/lib COMPONENT wheel NAMELINK_SKIP)
 
 # --- libnccl.so.2: the C ABI alone.

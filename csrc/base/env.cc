@@ -14,6 +14,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <string_view>
 
 #include "base/log.h"
 
@@ -68,6 +69,31 @@ const Row kRows[kSettings] = {
 #undef SETTING_RATE
 #undef SETTING_STRING
 };
+
+// Names that are no settings and yet nobody's mistake.
+const char* const kToolVariables[] = {
+#define SETTING_INT(...)
+#define SETTING_DOUBLE(...)
+#define SETTING_BOOL(...)
+#define SETTING_SIZE(...)
+#define SETTING_RATE(...)
+#define SETTING_STRING(...)
+#define TOOL_VARIABLE(name, doc) name,
+#include "base/env.def"
+#undef SETTING_INT
+#undef SETTING_DOUBLE
+#undef SETTING_BOOL
+#undef SETTING_SIZE
+#undef SETTING_RATE
+#undef SETTING_STRING
+};
+
+bool belongs_to_tool(std::string_view name) {
+  for (const std::string_view known : kToolVariables) {
+    if (known.ends_with('*') ? name.starts_with(known.substr(0, known.size() - 1)) : name == known) return true;
+  }
+  return false;
+}
 
 struct Value {
   std::string text;
@@ -221,7 +247,7 @@ void warn_of_unknown(std::vector<std::string>* warnings) {
   for (const Row& row : kRows) known.insert(row.name);
   for (char** variable = environ; variable != nullptr && *variable != nullptr; ++variable) {
     const std::string name(*variable, std::strcspn(*variable, "="));
-    if (name.rfind("THESEUS_", 0) == 0 && known.count(name) == 0) {
+    if (name.rfind("THESEUS_", 0) == 0 && known.count(name) == 0 && !belongs_to_tool(name)) {
       warnings->push_back(name + " is no setting of Theseus and has no effect ('theseus env' lists them all)");
     }
   }

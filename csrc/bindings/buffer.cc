@@ -55,6 +55,58 @@ std::optional<ElementType> element_of_torch(py::handle dtype) {
   return element;
 }
 
+// Attribute names as Python keeps them, made once: this is on the path of every call on a tensor.
+struct TorchNames {
+  PyObject* is_cpu = PyUnicode_InternFromString("is_cpu");
+  PyObject* layout = PyUnicode_InternFromString("layout");
+  PyObject* dtype = PyUnicode_InternFromString("dtype");
+  PyObject* is_contiguous = PyUnicode_InternFromString("is_contiguous");
+  PyObject* is_neg = PyUnicode_InternFromString("is_neg");
+  PyObject* is_conj = PyUnicode_InternFromString("is_conj");
+  PyObject* data_ptr = PyUnicode_InternFromString("data_ptr");
+  PyObject* numel = PyUnicode_InternFromString("numel");
+  PyObject* strided = py::object(py::module_::import("torch").attr("strided")).release().ptr();
+  PyObject* tensor = py::object(py::module_::import("torch").attr("Tensor")).release().ptr();
+};
+
+const TorchNames& torch_names() {
+  static const auto* names = new TorchNames;
+  return *names;
+}
+
+// Never imports torch: an object of a class called so can exist only where torch is loaded.
+bool is_torch_tensor(py::handle object) {
+  static bool loaded = false;
+  if (!loaded) {
+    PyObject* modules = PyImport_GetModuleDict();
+    PyObject* torch = PyDict_GetItemString(modules, "torch");
+    // While torch is still being imported it has no such class.
+    loaded = torch != nullptr && PyObject_HasAttrString(torch, "Tensor") && PyObject_HasAttrString(torch, "strided");
+    if (!loaded) return false;
+  }
+  const int is = PyObject_IsInstance(object.ptr(), torch_names().tensor);
+  if (is < 0) throw py::error_already_set();
+  return is == 1;
+}
+
+py::object attribute(py::handle object, PyObject* name) {
+  PyObject* value = PyObject_GetAttr(object.ptr(), name);
+  if (value == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(value);
+}
+
+py::object call(py::handle object, PyObject* method) {
+  PyObject* value = PyObject_CallMethodNoArgs(object.ptr(), method);
+  if (value == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(value);
+}
+
+size_t number(const py::object& value) {
+  const size_t result = PyLong_AsSize_t(value.ptr());
+  if (result == static_cast<size_t>(-1) && PyErr_Occurred() != nullptr) throw py::error_already_set();
+  return result;
+}
+
 }  // namespace
 
 void refuse(const Role& role, const std::string& why) {
@@ -120,24 +172,25 @@ bool Buffer::borrow_protocol(PyObject* object, const Role& role) {
 }
 
 bool Buffer::borrow_torch(py::handle object, const Role& role) {
-  if (!py::hasattr(object, "data_ptr") || !py::hasattr(object, "is_contiguous")) return false;
-  py::object device = object.attr("device");
-  if (std::string type = py::str(device.attr("type")); type != "cpu") {
-    refuse(role, "lies on device '" + type + "'; only host memory is supported: pass a CPU tensor");
+  if (!is_torch_tensor(object)) return false;
+  const TorchNames& names = torch_names();
+  if (attribute(object, names.is_cpu).ptr() != Py_True) {
+    refuse(role, "lies on device '" + std::string(py::str(object.attr("device"))) +
+                     "'; only host memory is supported: pass a CPU tensor");
   }
-  if (std::string layout = py::str(object.attr("layout")); layout != "torch.strided") {
-    refuse(role, "has layout " + layout + "; only dense (strided) tensors can be sent");
+  if (attribute(object, names.layout).ptr() != names.strided) {
+    refuse(role, "has layout " + std::string(py::str(object.attr("layout"))) + "; only dense (strided) tensors can be sent");
   }
-  if (!object.attr("is_contiguous")().cast<bool>()) refuse_layout(role);
-  py::object dtype = object.attr("dtype");
+  if (call(object, names.is_contiguous).ptr() != Py_True) refuse_layout(role);
+  if (call(object, names.is_neg).ptr() == Py_True || call(object, names.is_conj).ptr() == Py_True) {
+    refuse(role, "is a lazy negation or conjugate; call resolve_neg() or resolve_conj() first");
+  }
+  py::object dtype = attribute(object, names.dtype);
   std::optional<ElementType> element = element_of_torch(dtype);
   if (!element) refuse_type(role, py::str(dtype));
-  if (element->parts == 2 && object.attr("is_conj")().cast<bool>()) {
-    refuse(role, "is a lazy conjugate; call Tensor.resolve_conj() first");
-  }
   element_ = *element;
-  data_ = reinterpret_cast<void*>(object.attr("data_ptr")().cast<uintptr_t>());
-  elements_ = object.attr("numel")().cast<size_t>();
+  data_ = reinterpret_cast<void*>(number(call(object, names.data_ptr)));
+  elements_ = number(call(object, names.numel));
   owner_ = py::reinterpret_borrow<py::object>(object);
   return true;
 }

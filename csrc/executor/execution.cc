@@ -45,6 +45,8 @@ void Execution::shape() {
   fold_ = fold_kernel(binding.type, binding.op);
   scale_ = scale_kernel(binding.type);
   scratch_.resize(scratch_length_.size() * std::min(piece_, longest) * element_);
+  // A reduction reads its operands once, straight from a slot; fetching a peer's memory first would be a second pass.
+  total_ = program_.reduces() ? kNeverFetch : binding.count * element_;
   shaped_ = true;
 }
 
@@ -56,26 +58,17 @@ Advance Execution::advance() {
   return progressed ? Advance::Progressed : Advance::Blocked;
 }
 
-// Runs one thread block until it blocks; true if anything moved. A block is taken off `unfinished_` once, when all
-// its instructions are finished, references included.
+// Runs one thread block until it blocks; true if anything moved.
 bool Execution::run_block(size_t index) {
   const Program::Block& block = program_.blocks()[index];
   BlockState& state = states_[index];
-  if (state.micro_batch == micro_batches_) {
-    if (state.references == 0) return false;
-    finished(state);
-    if (state.references != 0) return false;
-    --unfinished_;
-    return true;
-  }
+  if (state.over) return false;
   bool progressed = false;
-  for (;;) {
+  while (state.micro_batch < micro_batches_) {
     if (state.position == block.count) {
       state.position = 0;
-      if (++state.micro_batch == micro_batches_) {
-        if (state.references == 0 || (finished(state), state.references == 0)) --unfinished_;
-        return true;
-      }
+      ++state.micro_batch;
+      continue;
     }
     const Step& step = program_.step(block.first + state.position);
     if (!step.dependencies.empty() && !satisfied(step, state.micro_batch)) return progressed;
@@ -84,8 +77,13 @@ bool Execution::run_block(size_t index) {
     ++state.issued;
     progressed = true;
   }
+  if (finished(state) < state.issued) return progressed;
+  state.over = true;
+  --unfinished_;
+  return true;
 }
 
+// Instructions of a block that are done for good: issued, and not waiting for a receiver to let go of a reference.
 uint64_t Execution::finished(BlockState& state) {
   if (state.references > 0) {
     const uint64_t released = state.port->released();
@@ -132,7 +130,7 @@ bool Execution::send(const Step& step, BlockState& state) {
   const Range range = range_of(step.src, state.micro_batch);
   const size_t bytes = range.length * element_;
   const void* source = address(step.src, range.offset);
-  if (by_reference_ && bytes > kSmallestReference && step.send->can_reference(source, bytes, binding_.count * element_)) {
+  if (by_reference_ && bytes > kSmallestReference && step.send->can_reference(source, bytes, total_)) {
     if (!step.send->post_reference(source, bytes)) return false;
     state.port = step.send;
     state.ticket = step.send->posted();

@@ -46,6 +46,7 @@ class Execution {
     uint32_t micro_batch = 0;
     uint64_t issued = 0;       // steps issued, over all micro-batches
     uint64_t references = 0;   // posted by reference, not yet known to be released
+    bool over = false;         // all issued and finished
     SendPort* port = nullptr;  // where they were posted
     uint64_t ticket = 0;       // released() value that ends all of them
   };
@@ -76,6 +77,7 @@ class Execution {
   size_t chunk_ = 0;         // elements of the shorter chunks
   size_t longer_ = 0;        // the first `longer_` pieces of a block have one more
   uint32_t micro_batches_ = 1;
+  size_t total_ = 0;         // what can_reference() is told
   bool shaped_ = false;
   bool by_reference_ = false;
   ReduceKernel reduce_ = nullptr;

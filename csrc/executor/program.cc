@@ -53,6 +53,9 @@ void Program::add_step(const Instruction& instruction) {
   step.recv_is_left = instruction.recv_is_left;
   if (instruction.send >= 0) step.send = send_by_connection_[instruction.send];
   if (instruction.recv >= 0) step.recv = recv_by_connection_[instruction.recv];
+  reduces_ |= instruction.opcode == Opcode::Fold || instruction.opcode == Opcode::Reduce ||
+              instruction.opcode == Opcode::RecvReduceCopy || instruction.opcode == Opcode::RecvReduceSend ||
+              instruction.opcode == Opcode::RecvReduceCopySend;
   step.src = locate(instruction.src);
   step.dst = locate(instruction.dst);
   if (!instruction.fold.empty()) {

@@ -52,6 +52,8 @@ class Program {
   int chunks_per_block() const { return chunks_per_block_; }
   int scratch_chunks() const { return scratch_chunks_; }
   bool rendezvous_safe() const { return rendezvous_safe_; }
+  // Whether any instruction combines values.
+  bool reduces() const { return reduces_; }
   std::span<SendPort* const> send_ports() const { return send_ports_; }
   std::span<RecvPort* const> recv_ports() const { return recv_ports_; }
 
@@ -70,6 +72,7 @@ class Program {
   int chunks_per_block_ = 1;
   int scratch_chunks_ = 0;
   bool rendezvous_safe_ = false;
+  bool reduces_ = false;
 };
 
 }  // namespace theseus

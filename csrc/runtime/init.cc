@@ -3,6 +3,7 @@
 #include <set>
 
 #include "base/bytes.h"
+#include "base/cores.h"
 #include "base/env.h"
 #include "base/fork.h"
 #include "base/log.h"
@@ -67,12 +68,10 @@ class BufferOwners {
   std::map<uint32_t, std::string> unix_names_;  // by memory tag
 };
 
+// With more ranks than cores, whoever spins keeps the one it waits for from running.
 int spins_for(int local_ranks) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  const int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
   const int spins = static_cast<int>(settings::spin());
-  return local_ranks <= cores ? spins : std::min(spins, 20);
+  return local_ranks <= usable_cores() ? spins : std::min(spins, 20);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <mutex>
 
+#include "base/cores.h"
 #include "base/env.h"
 #include "net/process_server.h"
 #include "transport/shared_memory.h"
@@ -151,7 +152,9 @@ ReferencePolicy Links::references_to(int peer) const {
   policy.shared_memory = true;
   policy.cross_memory = peers_[peer].cross_memory && peers_[rank_].cross_memory;
   policy.smallest_remote = 32 << 10;
-  policy.largest_remote = 2 << 20;
+  // With a core for every rank, both ends copying through the slots overtake one end copying alone. Without, the fewer
+  // copies the better.
+  policy.largest_remote = local_ranks_ <= usable_cores() ? 2 << 20 : kNeverFetch - 1;
   return policy;
 }
 

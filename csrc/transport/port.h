@@ -54,6 +54,8 @@ struct Message {
   MessageKind kind = MessageKind::Copied;
 };
 
+inline constexpr size_t kNeverFetch = SIZE_MAX;
+
 class SendPort {
  public:
   virtual ~SendPort() = default;
@@ -66,7 +68,8 @@ class SendPort {
   // Publishes what acquire() returned.
   virtual void commit(size_t bytes) = 0;
   // Passes `data` by reference, where can_reference(...): any size. False: no slot free, try again.
-  // `total`: bytes of the request that this message is part of; what pays depends on it.
+  // `total`: bytes of the request that this message is part of; what pays depends on it. kNeverFetch: only where the
+  // receiver can read the memory as its own.
   virtual bool can_reference(const void* data, size_t bytes, size_t total) const = 0;
   virtual bool post_reference(const void* data, size_t bytes) = 0;
   // Messages committed or posted so far, and those the receiver has released: a reference is done when

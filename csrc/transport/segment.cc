@@ -6,7 +6,10 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <map>
+#include <mutex>
 #include <new>
+#include <tuple>
 
 namespace theseus {
 namespace {
@@ -35,28 +38,67 @@ size_t data_offset(const SegmentGeometry& g) {
 size_t connection_bytes(const SegmentGeometry& g) { return round_up(g.slots * slot_stride(g), kPage); }
 size_t total_bytes(const SegmentGeometry& g) { return data_offset(g) + connections(g) * connection_bytes(g); }
 
-Result<void*> map(int fd, size_t bytes) {
-  void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
-  if (base == MAP_FAILED) {
-    return Status::from_errno("cannot map the " + std::to_string(bytes >> 20) +
-                                  " MiB of address space that the local ranks share (see ulimit -v, or set "
-                                  "THESEUS_SLOT_BYTES lower)",
-                              errno);
-  }
-  // A forked child must neither write here nor keep the pages alive in ways its parent does not know.
-  madvise(base, bytes, MADV_DONTFORK);
-  return base;
-}
-
 }  // namespace
 
-Segment::Segment(int fd, void* base, size_t bytes, const SegmentGeometry& geometry)
-    : fd_(fd), base_(static_cast<uint8_t*>(base)), bytes_(bytes), geometry_(geometry) {}
+// The mappings of this process, by file. A forked child inherits the table, but not the memory (MADV_DONTFORK), so that
+// the process is part of the key.
+class Segment::Mapping {
+ public:
+  static Result<std::shared_ptr<Mapping>> of(int fd, size_t bytes) {
+    struct stat info {};
+    if (fstat(fd, &info) != 0) return Status::from_errno("cannot look at the shared segment", errno);
+    const Key key{getpid(), info.st_dev, info.st_ino};
+    Table& table = Mapping::table();
+    const std::lock_guard lock(table.mutex);
+    std::weak_ptr<Mapping>& entry = table.mappings[key];
+    if (std::shared_ptr<Mapping> known = entry.lock(); known != nullptr) return known;
+    void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+    if (base == MAP_FAILED) {
+      return Status::from_errno("cannot map the " + std::to_string(bytes >> 20) +
+                                    " MiB of address space that the local ranks share (see ulimit -v, or set "
+                                    "THESEUS_SLOT_BYTES lower)",
+                                errno);
+    }
+    // A forked child must neither write here nor keep the pages alive in ways its parent does not know.
+    madvise(base, bytes, MADV_DONTFORK);
+    std::shared_ptr<Mapping> mapping(new Mapping(key, base, bytes));
+    entry = mapping;
+    return mapping;
+  }
 
-Segment::~Segment() {
-  munmap(base_, bytes_);
-  close(fd_);
-}
+  ~Mapping() {
+    munmap(base_, bytes_);
+    Table& table = Mapping::table();
+    const std::lock_guard lock(table.mutex);
+    const auto entry = table.mappings.find(key_);
+    if (entry != table.mappings.end() && entry->second.expired()) table.mappings.erase(entry);
+  }
+
+  void* base() const { return base_; }
+
+ private:
+  using Key = std::tuple<pid_t, dev_t, ino_t>;
+  struct Table {
+    std::mutex mutex;
+    std::map<Key, std::weak_ptr<Mapping>> mappings;
+  };
+  // Never destroyed: communicators may outlive static destructors.
+  static Table& table() {
+    static Table& instance = *new Table;
+    return instance;
+  }
+
+  Mapping(const Key& key, void* base, size_t bytes) : key_(key), base_(base), bytes_(bytes) {}
+
+  Key key_;
+  void* base_;
+  size_t bytes_;
+};
+
+Segment::Segment(int fd, std::shared_ptr<Mapping> mapping, const SegmentGeometry& geometry)
+    : fd_(fd), mapping_(std::move(mapping)), base_(static_cast<uint8_t*>(mapping_->base())), geometry_(geometry) {}
+
+Segment::~Segment() { close(fd_); }
 
 Result<std::unique_ptr<Segment>> Segment::create(const SegmentGeometry& geometry) {
   const size_t bytes = total_bytes(geometry);
@@ -73,17 +115,17 @@ Result<std::unique_ptr<Segment>> Segment::create(const SegmentGeometry& geometry
     close(fd);
     return Status::from_errno("no memory for the shared segment", error);
   }
-  Result<void*> base = map(fd, bytes);
-  if (!base.ok()) {
+  Result<std::shared_ptr<Mapping>> mapping = Mapping::of(fd, bytes);
+  if (!mapping.ok()) {
     close(fd);
-    return base.status();
+    return mapping.status();
   }
-  auto* head = new (*base) SegmentHead{};
+  auto* head = new ((*mapping)->base()) SegmentHead{};
   head->ranks = geometry.ranks;
   head->slots = geometry.slots;
   head->slot_bytes = geometry.slot_bytes;
   head->magic = kMagic;
-  return std::unique_ptr<Segment>(new Segment(fd, *base, bytes, geometry));
+  return std::unique_ptr<Segment>(new Segment(fd, std::move(*mapping), geometry));
 }
 
 Result<std::unique_ptr<Segment>> Segment::attach(int fd, const SegmentGeometry& expected) {
@@ -93,13 +135,13 @@ Result<std::unique_ptr<Segment>> Segment::attach(int fd, const SegmentGeometry& 
     close(fd);
     return Status::internal("the shared segment that a local rank passed has another size than agreed");
   }
-  Result<void*> base = map(fd, bytes);
-  if (!base.ok()) {
+  Result<std::shared_ptr<Mapping>> mapping = Mapping::of(fd, bytes);
+  if (!mapping.ok()) {
     close(fd);
-    return base.status();
+    return mapping.status();
   }
-  auto segment = std::unique_ptr<Segment>(new Segment(fd, *base, bytes, expected));
-  const auto* head = static_cast<const SegmentHead*>(*base);
+  const auto* head = static_cast<const SegmentHead*>((*mapping)->base());
+  auto segment = std::unique_ptr<Segment>(new Segment(fd, std::move(*mapping), expected));
   if (head->magic != kMagic || head->ranks != expected.ranks || head->slots != expected.slots ||
       head->slot_bytes != expected.slot_bytes) {
     return Status::internal("the shared segment that a local rank passed has another layout than agreed");

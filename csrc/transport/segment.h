@@ -1,7 +1,9 @@
 // The shared segment of one communicator on one host: everything that its local ranks exchange through memory.
 //
 // A memfd, created by the lowest local rank and passed to the others over a Unix socket, so that nothing is left
-// behind whatever dies. Sparse: pages cost memory only once they are used.
+// behind whatever dies. Sparse: pages cost memory only once they are used. Ranks that are threads of one process share
+// one mapping of it: less address space, and both ends of a connection are seen to touch the same words (by
+// ThreadSanitizer, which goes by address).
 //
 //   page 0        SegmentHead
 //   rank pages    RankPage[local ranks]
@@ -87,10 +89,11 @@ class Segment {
   Segment& operator=(const Segment&) = delete;
 
  private:
-  Segment(int fd, void* base, size_t bytes, const SegmentGeometry& geometry);
+  class Mapping;
+  Segment(int fd, std::shared_ptr<Mapping> mapping, const SegmentGeometry& geometry);
   int fd_;
+  std::shared_ptr<Mapping> mapping_;
   uint8_t* base_;
-  size_t bytes_;
   SegmentGeometry geometry_;
 };
 

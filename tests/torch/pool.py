@@ -44,8 +44,12 @@ class Pool:
 
     def run(self, module: str, case: str, *arguments: Any, timeout: float = 60.0) -> list[Any]:
         """Run a function of a case module on every rank; return its results by rank, or raise with their tracebacks."""
-        for pipe in self._pipes.values():
-            pipe.send((module, case, arguments))
+        return self.run_each(module, case, [arguments] * self.ranks, timeout)
+
+    def run_each(self, module: str, case: str, arguments: list[tuple[Any, ...]], timeout: float) -> list[Any]:
+        """The same with arguments of their own for each rank."""
+        for rank, pipe in self._pipes.items():
+            pipe.send((module, case, arguments[rank]))
         return self._collect(timeout)
 
     def _collect(self, timeout: float) -> list[Any]:

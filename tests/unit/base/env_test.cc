@@ -90,9 +90,18 @@ TEST_F(Settings, UnknownVariablesAreNamed) {
   EXPECT_TRUE(warned("THESEUS_SLOTZ"));
 }
 
+TEST_F(Settings, VariablesOfBuildAndBenchmarksAreNoMistakes) {
+  set("THESEUS_LIB_DIR", "lib");
+  set("THESEUS_BENCH_ANYTHING", "1");
+  set("THESEUS_LIB_DIRS", "lib");
+  EXPECT_FALSE(warned("THESEUS_LIB_DIR "));
+  EXPECT_FALSE(warned("THESEUS_BENCH_ANYTHING"));
+  EXPECT_TRUE(warned("THESEUS_LIB_DIRS "));
+}
+
 TEST_F(Settings, FilesCountBelowTheEnvironment) {
-  char path[] = "/tmp/theseus-conf-XXXXXX";
-  close(mkstemp(path));
+  std::string path = testing::TempDir() + "theseus-conf-XXXXXX";
+  close(mkstemp(path.data()));
   std::ofstream(path) << "# comment\nTHESEUS_SLOTS = 32  # here too\n\nNCCL_ALGO=ring\nnonsense\n=5\n";
   set("NCCL_CONF_FILE", path);
   EXPECT_EQ(settings::slots(), 32);
@@ -100,7 +109,7 @@ TEST_F(Settings, FilesCountBelowTheEnvironment) {
   EXPECT_EQ(described("THESEUS_SLOTS").source, "file");
   set("THESEUS_SLOTS", "16");
   EXPECT_EQ(settings::slots(), 16);
-  unlink(path);
+  unlink(path.c_str());
   set("NCCL_CONF_FILE", path);
   EXPECT_TRUE(warned(path));
 }

@@ -32,10 +32,10 @@ TEST(Log, PathsExpand) { EXPECT_EQ(expand_log_path("/x/%h.%p.%%.%q%", "node", 7)
 
 // What is written to NCCL_DEBUG_FILE at this level by one warning and two informational lines.
 std::string written_at(const char* level) {
-  char folder[] = "/tmp/theseus-log-XXXXXX";
-  if (mkdtemp(folder) == nullptr) return "no folder";
-  const std::string path = std::string(folder) + "/log." + std::to_string(getpid());
-  setenv("NCCL_DEBUG_FILE", (std::string(folder) + "/log.%p").c_str(), 1);
+  std::string folder = testing::TempDir() + "theseus-log-XXXXXX";
+  if (mkdtemp(folder.data()) == nullptr) return "no folder";
+  const std::string path = folder + "/log." + std::to_string(getpid());
+  setenv("NCCL_DEBUG_FILE", (folder + "/log.%p").c_str(), 1);
   setenv("NCCL_DEBUG", level, 1);
   setenv("NCCL_DEBUG_SUBSYS", "NET", 1);
   reload_settings();
@@ -49,7 +49,7 @@ std::string written_at(const char* level) {
   std::stringstream text;
   text << std::ifstream(path).rdbuf();
   unlink(path.c_str());
-  rmdir(folder);
+  rmdir(folder.c_str());
   return text.str();
 }
 

@@ -117,7 +117,8 @@ TEST(TcpLinks, HoldsAllSlotsBeforeTheReceiverLooks) {
   constexpr size_t kSlotBytes = 1 << 20;
   TcpWorld world(2, 1, kSlotBytes, 4);
   SendPort* send = *world.links[0]->send_port(1, 0, 0);
-  send->set_tag(tag_of(1, 1));
+  const SignatureTag tag = tag_of(1, 1);
+  send->set_tag(tag);
   uint64_t committed = 0;
   while (void* slot = send->acquire(kSlotBytes)) {
     std::memset(slot, static_cast<int>(committed), kSlotBytes);
