@@ -12,12 +12,15 @@ namespace {
 constexpr size_t kMaxFold = 64;
 // Below this a copy is cheaper than waiting for the receiver to be done with the buffer.
 constexpr size_t kSmallestReference = 4096;
+// Below this a copy of one's own is cheaper than a second look at another connection's slot.
+constexpr size_t kSmallestShared = 2048;
 
 }  // namespace
 
 Execution::Execution(const Program& program)
     : program_(program),
       states_(program.blocks().size()),
+      copies_(static_cast<size_t>(program.copy_groups())),
       scratch_length_(static_cast<size_t>(program.scratch_chunks())) {}
 
 void Execution::start(const Binding& binding) {
@@ -28,6 +31,7 @@ void Execution::start(const Binding& binding) {
   by_reference_ = program_.rendezvous_safe() && binding.scalar == nullptr;
   unfinished_ = states_.size();
   for (BlockState& state : states_) state = {};
+  for (auto& group : copies_) group = {};
   for (SendPort* port : program_.send_ports()) port->set_tag(binding_.tag);
 }
 
@@ -137,6 +141,14 @@ bool Execution::send(const Step& step, BlockState& state) {
     ++state.references;
     return true;
   }
+  SharedCopy* copy = nullptr;
+  if (step.copies >= 0 && bytes >= kSmallestShared) {
+    copy = &copies_[step.copies][state.micro_batch % kSharedCopies];
+    if (copy->port != nullptr && copy->micro_batch == state.micro_batch &&
+        step.send->can_share(*copy->port, copy->ticket)) {
+      return step.send->share(*copy->port, copy->ticket, bytes);
+    }
+  }
   void* slot = step.send->acquire(bytes);
   if (slot == nullptr) return false;
   if (binding_.scalar != nullptr && step.src.buffer == Buffer::Input) {
@@ -145,6 +157,7 @@ bool Execution::send(const Step& step, BlockState& state) {
     copy_bytes(slot, source, bytes);
   }
   step.send->commit(bytes);
+  if (copy != nullptr) *copy = {step.send, step.send->posted(), state.micro_batch};
   return true;
 }
 

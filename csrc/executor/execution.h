@@ -5,6 +5,7 @@
 // finished at once, except a Send by reference, which is finished when the receiver has released it.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -52,6 +53,14 @@ class Execution {
   };
 
   void shape();
+  // The newest copy of a group's data for one micro-batch, in a slot that other receivers can read as well.
+  struct SharedCopy {
+    SendPort* port = nullptr;
+    uint64_t ticket = 0;
+    uint32_t micro_batch = 0;
+  };
+  static constexpr size_t kSharedCopies = 8;
+
   bool run_block(size_t index);
   bool satisfied(const Step& step, uint32_t micro_batch);
   uint64_t finished(BlockState& state);
@@ -84,6 +93,7 @@ class Execution {
   FoldKernel fold_ = nullptr;
   ScaleKernel scale_ = nullptr;
   std::vector<BlockState> states_;
+  std::vector<std::array<SharedCopy, kSharedCopies>> copies_;  // by group and micro-batch
   size_t unfinished_ = 0;
   std::vector<uint8_t> scratch_;
   std::vector<size_t> scratch_length_;

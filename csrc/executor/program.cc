@@ -1,6 +1,8 @@
 #include "executor/program.h"
 
+#include <map>
 #include <string>
+#include <tuple>
 
 namespace theseus {
 
@@ -21,6 +23,7 @@ Result<std::unique_ptr<Program>> Program::build(const Plan& plan, int rank, Port
                                 static_cast<uint32_t>(thread_block.instructions.size())});
     for (const Instruction& instruction : thread_block.instructions) program->add_step(instruction);
   }
+  program->group_copies();
   return program;
 }
 
@@ -41,6 +44,26 @@ Status Program::resolve_ports(const RankPlan& plan, PortSource& ports) {
     }
   }
   return {};
+}
+
+// Sends of one place carry the same data where the place is input, or is written by one instruction alone: whatever
+// is sent from it then is sent after that. (Recursive doubling sends one place again and again with new values.)
+void Program::group_copies() {
+  using Key = std::tuple<Buffer, int32_t, int32_t>;
+  std::map<Key, int> writers;
+  std::map<Key, std::vector<Step*>> senders;
+  for (Step& step : steps_) {
+    if (step.dst.buffer == Buffer::Output) ++writers[{step.dst.buffer, step.dst.block, step.dst.piece}];
+    if (step.opcode == Opcode::Send && step.src.buffer != Buffer::Scratch) {
+      senders[{step.src.buffer, step.src.block, step.src.piece}].push_back(&step);
+    }
+  }
+  for (auto& [place, steps] : senders) {
+    const auto written = writers.find(place);
+    if (steps.size() < 2 || (written != writers.end() && written->second > 1)) continue;
+    for (Step* step : steps) step->copies = copy_groups_;
+    ++copy_groups_;
+  }
 }
 
 void Program::add_step(const Instruction& instruction) {

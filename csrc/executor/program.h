@@ -34,6 +34,7 @@ struct Step {
   RecvPort* recv = nullptr;
   Location src;
   Location dst;
+  int32_t copies = -1;  // Send: index of the group of sends that carry the same data, if there are several
   std::span<RecvPort* const> fold;  // null: the local operand
   std::span<const Dependency> dependencies;
 };
@@ -51,6 +52,7 @@ class Program {
   const Step& step(uint32_t index) const { return steps_[index]; }
   int chunks_per_block() const { return chunks_per_block_; }
   int scratch_chunks() const { return scratch_chunks_; }
+  int copy_groups() const { return copy_groups_; }
   bool rendezvous_safe() const { return rendezvous_safe_; }
   // Whether any instruction combines values.
   bool reduces() const { return reduces_; }
@@ -60,6 +62,7 @@ class Program {
  private:
   Status resolve_ports(const RankPlan& plan, PortSource& ports);
   void add_step(const Instruction& instruction);
+  void group_copies();
 
   std::vector<Block> blocks_;
   std::vector<Step> steps_;
@@ -71,6 +74,7 @@ class Program {
   std::vector<std::vector<Dependency>> dependencies_;
   int chunks_per_block_ = 1;
   int scratch_chunks_ = 0;
+  int copy_groups_ = 0;
   bool rendezvous_safe_ = false;
   bool reduces_ = false;
 };

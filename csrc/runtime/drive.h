@@ -3,6 +3,8 @@
 
 #include <sched.h>
 
+#include <algorithm>
+
 #include "base/clock.h"
 #include "runtime/impl.h"
 
@@ -18,6 +20,8 @@ inline void relax() {
 
 // Longest time that a waiter yields the core again and again before it sleeps.
 inline constexpr uint64_t kYieldNs = 200'000;
+// A look in vain over TCP is a system call for every connection; after these many the kernel does the waiting.
+inline constexpr int kNetworkLooks = 40;
 inline constexpr int kEagerLooks = 64;  // looks without a pause between them
 
 // The slow half of waiting. `idle` counts looks in vain.
@@ -34,7 +38,7 @@ class Patience {
   template <class Ready>
   Status pause(Ready&& ready) {
     ++idle_;
-    if (idle_ < impl_.spins) {
+    if (idle_ < (network() ? std::min(impl_.spins, kNetworkLooks) : impl_.spins)) {
       if (idle_ > kEagerLooks) relax();
       return {};
     }
@@ -48,7 +52,7 @@ class Patience {
     if (timeout > 0 && static_cast<double>(now - waiting_since_) > timeout * 1e9) {
       return Status::timeout("no end after " + std::to_string(timeout) + " s (THESEUS_TIMEOUT)");
     }
-    if (now - yielding_since_ < kYieldNs) {
+    if (now - yielding_since_ < kYieldNs && !network()) {
       sched_yield();
     } else if (impl_.links != nullptr) {
       impl_.links->sleep(ready);
@@ -57,6 +61,8 @@ class Patience {
   }
 
  private:
+  bool network() const { return impl_.links != nullptr && impl_.links->uses_network(); }
+
   Communicator::Impl& impl_;
   int idle_ = 0;
   uint64_t yielding_since_ = 0;

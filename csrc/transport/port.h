@@ -72,6 +72,15 @@ class SendPort {
   // receiver can read the memory as its own.
   virtual bool can_reference(const void* data, size_t bytes, size_t total) const = 0;
   virtual bool post_reference(const void* data, size_t bytes) = 0;
+  // Publishes again what `other`, a port of the same rank, has in one of its slots (message number `ticket`, the value of
+  // its posted() after the commit), so that one copy serves several receivers. can_share: the slot still holds it.
+  // share: false where no slot is free, try again. `other` keeps its slot until this receiver has released it as well.
+  virtual bool can_share(const SendPort& other, uint64_t ticket) const { return (void)other, (void)ticket, false; }
+  virtual bool share(SendPort& other, uint64_t ticket, size_t bytes) {
+    return (void)other, (void)ticket, (void)bytes, false;
+  }
+  // The memory that this port's slots lie in, if peers have it mapped too.
+  virtual const void* shared_memory() const { return nullptr; }
   // Messages committed or posted so far, and those the receiver has released: a reference is done when
   // released() >= the value posted() had right after it was posted.
   virtual uint64_t posted() const = 0;

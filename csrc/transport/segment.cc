@@ -96,7 +96,7 @@ class Segment::Mapping {
 };
 
 Segment::Segment(int fd, std::shared_ptr<Mapping> mapping, const SegmentGeometry& geometry)
-    : fd_(fd), mapping_(std::move(mapping)), base_(static_cast<uint8_t*>(mapping_->base())), geometry_(geometry) {}
+    : fd_(fd), mapping_(std::move(mapping)), base_(static_cast<uint8_t*>(mapping_->base())), total_(total_bytes(geometry)), geometry_(geometry) {}
 
 Segment::~Segment() { close(fd_); }
 

@@ -57,6 +57,8 @@ struct Reference {
   uint64_t offset;      // in that allocation
 };
 static_assert(sizeof(Reference) <= kInlineBytes);
+// Reference::allocation of memory in the segment itself: another connection's slot, at `offset` from the base.
+inline constexpr uint64_t kSegmentAllocation = ~uint64_t{0};
 
 struct alignas(64) SignatureLine {
   RequestSignature signature;
@@ -82,6 +84,11 @@ class Segment {
   RankPage& rank_page(int local_rank) const;
   ConnectionControl& control(int channel, int src, int dst) const;
   uint8_t* slot(int channel, int src, int dst, int index) const;
+  // [offset, offset + bytes) of the segment, or null where that is not inside.
+  const uint8_t* at(uint64_t offset, uint64_t bytes) const {
+    return offset <= total_ && bytes <= total_ - offset ? base_ + offset : nullptr;
+  }
+  uint64_t offset_of(const uint8_t* address) const { return static_cast<uint64_t>(address - base_); }
   // The head's word of shared failure: non-zero once a local rank has seen the communicator fail.
   std::atomic<uint32_t>& failed() const;
 
@@ -94,6 +101,7 @@ class Segment {
   int fd_;
   std::shared_ptr<Mapping> mapping_;
   uint8_t* base_;
+  uint64_t total_;
   SegmentGeometry geometry_;
 };
 

@@ -15,7 +15,8 @@ size_t stride_of(Segment& segment) { return static_cast<size_t>(segment.slot(0, 
 }  // namespace
 
 ShmSendPort::ShmSendPort(Segment& segment, int channel, int src, int dst, const ReferencePolicy& policy)
-    : control_(segment.control(channel, src, dst)),
+    : segment_(segment),
+      control_(segment.control(channel, src, dst)),
       receiver_(segment.rank_page(dst)),
       slots_base_(segment.slot(channel, src, dst, 0)),
       slots_(segment.geometry().slots),
@@ -59,8 +60,33 @@ bool ShmSendPort::post_reference(const void* data, size_t bytes) {
   return true;
 }
 
+bool ShmSendPort::share(SendPort& other, uint64_t ticket, size_t bytes) {
+  if (posted_ - released_seen_ >= slots_ && !credit()) return false;
+  auto& owner = static_cast<ShmSendPort&>(other);  // can_share() held, so it lies in the same segment
+  const uint32_t slot = static_cast<uint32_t>((ticket - 1) % slots_);
+  const uint8_t* data = owner.slots_base_ + slot * slot_stride_;
+  const Reference reference{0, bytes, kSegmentAllocation, segment_.offset_of(data)};
+  std::memcpy(control_.lines[position_].payload, &reference, sizeof reference);
+  publish(0, MessageKind::Referenced);
+  owner.pins_[slot].push_back({this, posted_});
+  owner.pinned_ |= 1u << slot;
+  return true;
+}
+
+// Whether all other ports' messages in `slot` have been released; forgets those that have.
+bool ShmSendPort::unpinned(uint32_t slot) {
+  std::vector<Pin>& pins = pins_[slot];
+  while (!pins.empty()) {
+    if (pins.back().port->released() < pins.back().ticket) return false;
+    pins.pop_back();
+  }
+  pinned_ &= ~(1u << slot);
+  return true;
+}
+
 ShmRecvPort::ShmRecvPort(Segment& segment, int channel, int src, int dst)
-    : control_(segment.control(channel, src, dst)),
+    : segment_(segment),
+      control_(segment.control(channel, src, dst)),
       sender_(segment.rank_page(src)),
       slots_base_(segment.slot(channel, src, dst, 0)),
       slots_(segment.geometry().slots),
@@ -77,7 +103,9 @@ const Message* ShmRecvPort::open(const MessageLine& line) {
     std::memcpy(&reference_, line.payload, sizeof reference_);
     message_.bytes = reference_.bytes;
     message_.data = nullptr;
-    if (message_.kind == MessageKind::Referenced) {
+    if (reference_.allocation == kSegmentAllocation) {
+      message_.data = segment_.at(reference_.offset, reference_.bytes);
+    } else if (message_.kind == MessageKind::Referenced) {
       message_.data = reference_.allocation == 0
                           ? reinterpret_cast<const void*>(reference_.address)
                           : SharedMemory::map_peer(reference_.allocation, reference_.offset, reference_.bytes);

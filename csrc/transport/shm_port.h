@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstring>
+#include <vector>
 
 #include "transport/doorbell.h"
 #include "transport/port.h"
@@ -34,12 +35,19 @@ class ShmSendPort final : public SendPort {
 
   void* acquire(size_t bytes) override {
     if (posted_ - released_seen_ >= slots_ && !credit()) return nullptr;
+    if (pinned_ != 0 && !unpinned(position_)) return nullptr;
     return bytes <= kInlineBytes ? control_.lines[position_].payload : slots_base_ + position_ * slot_stride_;
   }
   void commit(size_t bytes) override { publish(bytes, MessageKind::Copied); }
 
   bool can_reference(const void* data, size_t bytes, size_t total) const override;
   bool post_reference(const void* data, size_t bytes) override;
+
+  bool can_share(const SendPort& other, uint64_t ticket) const override {
+    return other.shared_memory() == &segment_ && other.posted() - ticket < slots_;
+  }
+  bool share(SendPort& other, uint64_t ticket, size_t bytes) override;
+  const void* shared_memory() const override { return &segment_; }
 
   uint64_t posted() const override { return posted_; }
   uint64_t released() override {
@@ -49,9 +57,17 @@ class ShmSendPort final : public SendPort {
   Status progress() override { return {}; }
 
  private:
+  // A message of another port that lies in a slot of this one.
+  struct Pin {
+    ShmSendPort* port;
+    uint64_t ticket;
+  };
+
   bool credit() { return posted_ - released() < slots_; }
+  bool unpinned(uint32_t slot);
   void publish(size_t bytes, MessageKind kind);
 
+  Segment& segment_;
   ConnectionControl& control_;
   RankPage& receiver_;
   uint8_t* slots_base_;
@@ -63,6 +79,8 @@ class ShmSendPort final : public SendPort {
   uint32_t slot_bytes_;
   size_t slot_stride_;
   uint32_t recorded_[kMaxSlots] = {};  // base hash of the signature that each SignatureLine holds
+  uint32_t pinned_ = 0;  // bit per slot that has pins
+  std::vector<Pin> pins_[kMaxSlots];
   ReferencePolicy policy_;
 };
 
@@ -90,6 +108,7 @@ class ShmRecvPort final : public RecvPort {
  private:
   const Message* open(const MessageLine& line);
 
+  Segment& segment_;
   ConnectionControl& control_;
   RankPage& sender_;
   uint8_t* slots_base_;

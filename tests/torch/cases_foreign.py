@@ -13,6 +13,7 @@ import unittest
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
@@ -54,6 +55,8 @@ def case_run(name: str, folder: str, rank: int) -> str:
     if dist.is_initialized():
         dist.destroy_process_group()
     distributed_c10d.ProcessGroupGloo = StandIn
+    # In the suite every test has fresh processes, and so the same random numbers on all ranks.
+    torch.manual_seed(0)
     test = globals()["ForeignTest"](name)
     test.rank = rank
     test.file_name = str(Path(folder) / "store")
