@@ -158,9 +158,9 @@ class Communicator:
         return None if core is None else Communicator(core)
 
     def shrink(self, excluded: Sequence[int], *, abort: bool = False) -> Communicator:
-        """Make a communicator of all ranks but `excluded`, which do not call this; works after they have died.
+        """Make a communicator of all ranks but `excluded`, which do not call this.
 
-        `abort=True` first gives up what this communicator has outstanding.
+        `abort=True` first gives up what this communicator has outstanding, and so works after a rank has died.
         """
         return Communicator(self._core.shrink(list(excluded), abort))
 

@@ -18,8 +18,10 @@ inline void relax() {
 #endif
 }
 
-// Longest time that a waiter yields the core again and again before it sleeps.
+// Longest time that a waiter yields the core again and again before it sleeps. With more ranks than cores it is short:
+// where ranks are in sessions of their own (torchrun), Linux's autogroups keep a yield from reaching the others at all.
 inline constexpr uint64_t kYieldNs = 200'000;
+inline constexpr uint64_t kCrowdedYieldNs = 50'000;
 // A look in vain over TCP is a system call for every connection; after these many the kernel does the waiting.
 inline constexpr int kNetworkLooks = 40;
 inline constexpr int kEagerLooks = 64;  // looks without a pause between them
@@ -52,7 +54,7 @@ class Patience {
     if (timeout > 0 && static_cast<double>(now - waiting_since_) > timeout * 1e9) {
       return Status::timeout("no end after " + std::to_string(timeout) + " s (THESEUS_TIMEOUT)");
     }
-    if (now - yielding_since_ < kYieldNs && !network()) {
+    if (now - yielding_since_ < (impl_.crowded ? kCrowdedYieldNs : kYieldNs) && !network()) {
       sched_yield();
     } else if (impl_.links != nullptr) {
       impl_.links->sleep(ready);

@@ -51,7 +51,8 @@ struct Communicator::Impl {
   int splits = 0;
   int shrinks = 0;
   std::atomic<double> timeout{0};
-  int spins = 0;  // looks before the first yield
+  int spins = 0;         // looks before the first yield
+  bool crowded = false;  // more local ranks than cores
   uint64_t next_local_check = 0;  // ns; by whoever holds `running`
 
   std::mutex ops_mutex;

@@ -68,12 +68,6 @@ class BufferOwners {
   std::map<uint32_t, std::string> unix_names_;  // by memory tag
 };
 
-// With more ranks than cores, whoever spins keeps the one it waits for from running.
-int spins_for(int local_ranks) {
-  const int spins = static_cast<int>(settings::spin());
-  return local_ranks <= usable_cores() ? spins : std::min(spins, 20);
-}
-
 }  // namespace
 
 Status Communicator::Impl::join(const UniqueId& unique_id) {
@@ -174,7 +168,9 @@ Status Communicator::Impl::become_ready() {
   if (!forced.ok()) THESEUS_WARN("%s; the policy picks instead", forced.status().message().c_str());
   plans = std::make_unique<PlanCache>(self->rank(), topology, links.get(), forced.ok() ? *forced : Forced{});
   timeout = settings::timeout();
-  spins = spins_for(links == nullptr ? 1 : links->local_ranks());
+  // With more ranks than cores, whoever spins keeps the one it waits for from running.
+  crowded = links != nullptr && links->local_ranks() > usable_cores();
+  spins = static_cast<int>(crowded ? std::min<int64_t>(settings::spin(), 20) : settings::spin());
   phase.store(Phase::Ready, std::memory_order_release);
   THESEUS_INFO(kLogInit, "communicator %s%s: rank %d of %d is ready", id.to_string().c_str(),
                self->config().name.empty() ? "" : (" (" + self->config().name + ")").c_str(), self->rank(),

@@ -15,6 +15,9 @@
 
 namespace theseus {
 
+// A rank that waits for sockets is not woken by a doorbell, so it looks at shared memory this often by itself.
+inline constexpr long kMixedSleepNs = 50'000;
+
 class Links final : public PortSource {
  public:
   // `peers` by rank. Builds the host's segment together with the other local ranks (collective among them).
@@ -38,7 +41,7 @@ class Links final : public PortSource {
   template <class Ready>
   void sleep(Ready&& ready) {
     if (tcp_in_use_) {
-      tcp_->wait(kLongestSleepNs);
+      tcp_->wait(segment_ != nullptr ? kMixedSleepNs : kLongestSleepNs);
     } else if (segment_ != nullptr) {
       sleep_on(segment_->rank_page(local_index_[rank_]), ready);
     }

@@ -31,7 +31,7 @@ std::string socket_name(const std::string& host) {
 }
 
 Result<PacingPage*> map_page(const Fd& fd) {
-  struct stat about {};
+  struct stat about{};
   if (fstat(fd.get(), &about) != 0 || about.st_size < static_cast<off_t>(sizeof(PacingPage))) {
     return Status::system("what another process handed out as the page of virtual NICs is none");
   }
@@ -41,7 +41,7 @@ Result<PacingPage*> map_page(const Fd& fd) {
 }
 
 bool same_file(const Fd& a, const Fd& b) {
-  struct stat first {}, second{};
+  struct stat first{}, second{};
   return fstat(a.get(), &first) == 0 && fstat(b.get(), &second) == 0 && first.st_ino == second.st_ino &&
          first.st_dev == second.st_dev;
 }

@@ -30,10 +30,8 @@ bool worth_retrying(int error) {
     case ENETDOWN:
     case ETIMEDOUT:
     case EPIPE:
-    case EAGAIN:
-      return true;
-    default:
-      return false;
+    case EAGAIN: return true;
+    default: return false;
   }
 }
 

@@ -230,8 +230,8 @@ Result<RecvPort*> TcpLinks::recv_port(int peer, int rail, int channel) {
   rail = route->rail;
   std::unique_ptr<TcpRecvPort>& port = impl_->recv_ports[port_key(peer, rail, channel)];
   if (port == nullptr) {
-    port = std::make_unique<TcpRecvPort>(std::move(*route), impl_->inbox, impl_->slot_bytes, impl_->slots,
-                                         impl_->pacing);
+    port =
+        std::make_unique<TcpRecvPort>(std::move(*route), impl_->inbox, impl_->slot_bytes, impl_->slots, impl_->pacing);
     impl_->rail_of(rail).receivers.push_back(port.get());
   }
   return port.get();
@@ -249,8 +249,8 @@ void TcpLinks::wait(long nanoseconds) {
   if (nanoseconds >= 0) due = std::min(due, now + static_cast<uint64_t>(nanoseconds));
   const uint64_t left = due > now ? due - now : 0;
   timespec timeout{static_cast<time_t>(left / 1'000'000'000), static_cast<long>(left % 1'000'000'000)};
-  const int ready = ppoll(impl_->poll_set.data(), impl_->poll_set.size(), due == UINT64_MAX ? nullptr : &timeout,
-                          nullptr);
+  const int ready =
+      ppoll(impl_->poll_set.data(), impl_->poll_set.size(), due == UINT64_MAX ? nullptr : &timeout, nullptr);
   impl_->read_ahead_at_ns = 0;
   if (ready > 0) impl_->inbox->clear();
 }

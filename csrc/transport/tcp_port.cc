@@ -24,14 +24,15 @@ constexpr size_t kSmallestSlot = 4096;
 constexpr uint64_t kSilenceCheckNs = 1'000'000'000;
 
 bool is_lost(int error) {
-  return error == ECONNRESET || error == EPIPE || error == ETIMEDOUT || error == EHOSTUNREACH ||
-         error == ENETUNREACH || error == ENETDOWN || error == ECONNABORTED;
+  return error == ECONNRESET || error == EPIPE || error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH ||
+         error == ENETDOWN || error == ECONNABORTED;
 }
 
 }  // namespace
 
 bool TcpSlot::reserve(size_t bytes, size_t slot_bytes) {
-  if (bytes <= capacity_) [[likely]] return true;
+  if (bytes <= capacity_) [[likely]]
+    return true;
   const size_t capacity = std::max(bytes, std::min(slot_bytes, std::max(std::bit_ceil(bytes), kSmallestSlot)));
   const size_t room = (sizeof(TcpHeader) + capacity + 63) / 64 * 64;
   memory_.reset(static_cast<uint8_t*>(std::aligned_alloc(64, room)));
@@ -157,7 +158,8 @@ void TcpSendPort::handed_over(size_t bytes) {
 }
 
 void TcpSendPort::set_backlogged(bool backlogged) {
-  if (backlogged == backlogged_) [[likely]] return;
+  if (backlogged == backlogged_) [[likely]]
+    return;
   backlogged_ = backlogged;
   backlogged ? flow_.begin_backlog() : flow_.end_backlog();
 }

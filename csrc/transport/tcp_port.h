@@ -86,9 +86,9 @@ class TcpSendPort final : public SendPort {
   Status status_;
   const SignatureTag* tag_ = nullptr;
   uint64_t posted_ = 0;
-  uint64_t handed_ = 0;   // messages that the kernel has in full
-  size_t offset_ = 0;     // bytes of the oldest one that it has already
-  size_t position_ = 0;   // posted_ modulo slots
+  uint64_t handed_ = 0;  // messages that the kernel has in full
+  size_t offset_ = 0;    // bytes of the oldest one that it has already
+  size_t position_ = 0;  // posted_ modulo slots
   uint64_t bytes_moved_ = 0;
   bool backlogged_ = false;
   uint64_t silence_check_ns_ = 0;

@@ -63,8 +63,7 @@ void TcpInbox::clear() {
   [[maybe_unused]] const ssize_t got = read(wake_.get(), &count, sizeof count);
 }
 
-TcpRecvPort::TcpRecvPort(TcpRoute route, std::shared_ptr<TcpInbox> inbox, size_t slot_bytes, int slots,
-                         Pacing* pacing)
+TcpRecvPort::TcpRecvPort(TcpRoute route, std::shared_ptr<TcpInbox> inbox, size_t slot_bytes, int slots, Pacing* pacing)
     : route_(std::move(route)),
       inbox_(std::move(inbox)),
       slot_bytes_(slot_bytes),
@@ -146,8 +145,8 @@ bool TcpRecvPort::read_once(size_t limit) {
     parts[count++] = {staging_.data() + staged_to_, room};
     asked += room;
   }
-  const ssize_t got = count == 1 ? recv(socket_.fd(), parts[0].iov_base, parts[0].iov_len, 0)
-                                 : readv(socket_.fd(), parts, count);
+  const ssize_t got =
+      count == 1 ? recv(socket_.fd(), parts[0].iov_base, parts[0].iov_len, 0) : readv(socket_.fd(), parts, count);
   if (got < 0 && errno == EINTR) return true;
   if (got <= 0) {
     if (got == 0 || errno != EAGAIN) ended(got == 0 ? 0 : errno);
@@ -220,8 +219,8 @@ void TcpRecvPort::ended(int error) {
   eof_ = true;
   if (error == 0 && !in_message_ && staged_from_ == staged_to_) return;
   const std::string what = "lost the connection from " + route_.describe();
-  status_ = Status::remote(what + (error == 0 ? ": it closed in the middle of a message"
-                                              : std::string(": ") + std::strerror(error)));
+  status_ = Status::remote(
+      what + (error == 0 ? ": it closed in the middle of a message" : std::string(": ") + std::strerror(error)));
 }
 
 int TcpRecvPort::wait_fd(uint64_t now) const {

@@ -55,6 +55,9 @@ def case_run(name: str, folder: str, rank: int) -> str:
     if dist.is_initialized():
         dist.destroy_process_group()
     distributed_c10d.ProcessGroupGloo = StandIn
+    # Events in the profiler are torch's own backends' affair: they are made in C++, with a flag that Python cannot set.
+    module.PROFILING_SUPPORTED_BACKENDS.clear()
+    module.SEND_RECV_PROFILING_SUPPORTED_BACKENDS.clear()
     # In the suite every test has fresh processes, and so the same random numbers on all ranks.
     torch.manual_seed(0)
     test = globals()["ForeignTest"](name)
@@ -71,6 +74,10 @@ def case_run(name: str, folder: str, rank: int) -> str:
     test._barrier()
     try:
         getattr(test, name)()
+    except NameError as missing:
+        if "torchvision" not in str(missing):
+            raise
+        return "skipped: torchvision is not installed"
     except unittest.SkipTest as skip:
         return f"skipped: {skip}"
     except SystemExit as leave:

@@ -57,12 +57,51 @@ def last_line(text: str) -> str:
     return (errors or lines or [""])[0][:200]
 
 
+def markdown(results: dict[str, dict[str, str]], ranks: int) -> str:
+    """The page docs/reference/pytorch-suite.md."""
+    import torch
+
+    by_outcome: dict[str, list[str]] = {"passed": [], "failed": [], "skipped": []}
+    for name, result in results.items():
+        by_outcome[result["outcome"]].append(name)
+    reasons: dict[str, list[str]] = {}
+    for name in by_outcome["skipped"]:
+        reasons.setdefault(results[name]["why"], []).append(name)
+    lines = [
+        "# PyTorch's own distributed suite on the backend",
+        "",
+        f"`DistributedTest` of torch {torch.__version__}, {ranks} ranks, CPU tensors; written by `tests/torch/run_foreign.py",
+        "--markdown`. The suite picks its CPU cases by the name gloo, so it is told that it drives gloo and is given groups of",
+        "ours. What it asks of the profiler's events is left out: torch's C++ backends mark theirs with a flag that Python",
+        "cannot set.",
+        "",
+        f"**{len(by_outcome['passed'])} pass, {len(by_outcome['failed'])} fail, {len(by_outcome['skipped'])} do not apply.**",
+        "",
+        "## Fails",
+        "",
+        *(f"- `{name}`: {results[name]['why']}" for name in by_outcome["failed"]),
+        "",
+        "## Passes",
+        "",
+        ", ".join(f"`{name}`" for name in by_outcome["passed"]),
+        "",
+        "## Does not apply",
+        "",
+        "| why | tests |",
+        "|---|---|",
+        *(f"| {why} | {len(names)} |" for why, names in sorted(reasons.items(), key=lambda item: -len(item[1]))),
+        "",
+    ]
+    return "\n".join(lines)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pattern", default="", help="only tests whose name matches")
     parser.add_argument("--ranks", type=int, default=3)
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds for one test")
     parser.add_argument("--json", type=Path, help="write the results there")
+    parser.add_argument("--markdown", type=Path, help="write the page for the documentation there")
     options = parser.parse_args()
     results: dict[str, dict[str, str]] = {}
     pool = None
@@ -81,6 +120,8 @@ def main() -> int:
             options.json.write_text(json.dumps(results, indent=1) + "\n")
     if pool is not None:
         pool.close()
+    if options.markdown:
+        options.markdown.write_text(markdown(results, options.ranks))
     counts = {
         kind: sum(1 for each in results.values() if each["outcome"] == kind) for kind in ("passed", "failed", "skipped")
     }

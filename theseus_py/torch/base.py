@@ -193,6 +193,12 @@ class GroupBase(_ProcessGroup):  # type: ignore[misc]
     def barrier(self, opts: Any = None, timeout: Any = None) -> dist.Work:
         """Wait for all ranks."""
         opts = self.options_of(opts, timeout)
+        if self._waits_here(opts):
+            try:
+                self.core.barrier(False)
+            except TheseusError as error:
+                raise backend_error(error) from error
+            return self._done
         return self._settle([self._started(self.core.start_barrier)], [], None, None, opts)
 
     def monitored_barrier(self, timeout: timedelta | float | None = None, wait_all_ranks: bool = False) -> None:
@@ -230,12 +236,15 @@ class GroupBase(_ProcessGroup):  # type: ignore[misc]
             raise ValueError(f"root {opts.rootRank} is not one of the {self.size()} ranks of this group")
         return opts
 
+    def _waits_here(self, opts: Any) -> bool:
+        """Whether a call may run on this thread: it is synchronous, and has no time limit of its own."""
+        return not opts.asyncOp and self._coalescing is None and seconds_of(opts.timeout) < 0
+
     def issue(
         self, calls: Sequence[Call], tensors: list[Tensor], finish: Callable[[], None] | None, keep: Any, opts: Any
     ) -> dist.Work:
         """Make native calls, in order; `finish` puts the result in place. Synchronous where the options say so."""
-        timed = seconds_of(opts.timeout) > 0
-        if not opts.asyncOp and not timed and self._coalescing is None:
+        if self._waits_here(opts):
             try:
                 for call in calls:
                     self._run(*call)
@@ -275,6 +284,14 @@ class GroupBase(_ProcessGroup):  # type: ignore[misc]
             scaled(into),
             wire.code,
         )
+        if self._waits_here(opts):
+            try:
+                self.core.run_all_to_all_v(*arguments)
+            except TheseusError as error:
+                raise backend_error(error) from error
+            if finish is not None:
+                finish()
+            return self._done
         work = self._started(self.core.start_all_to_all_v, *arguments)
         return self._settle([work], tensors, finish, (source, target), opts)
 

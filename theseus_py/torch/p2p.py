@@ -1,9 +1,9 @@
-"""Sends and receives between pairs of ranks, independent of collectives, of other pairs, and of each other's direction.
+"""Sends and receives between pairs of ranks: independent of collectives, of other pairs, of the other direction.
 
-Torch's users may post isend and irecv in any order and wait later; what runs in one queue would wait for itself. So each
-ordered pair of ranks that exchanges messages gets a *channel*: a communicator of two, in which messages of that one
-direction follow each other. A thread makes it when the first message is posted, because the other side may post its own
-much later.
+Torch's users may post isend and irecv in any order and wait later; what runs in one queue would wait for itself. So
+each ordered pair of ranks that exchanges messages gets a *channel*: a communicator of two, where the messages of that
+one direction follow each other. A thread makes it when the first message is posted, because the other side may post its
+own much later.
 """
 
 from __future__ import annotations

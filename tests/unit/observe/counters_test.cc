@@ -32,9 +32,8 @@ TEST(Counters, AddUpOverThreads) {
   EXPECT_EQ(after.bytes - before.bytes, 12000u);
   EXPECT_EQ(after.failures - before.failures, 1u);
   const std::vector<CollectiveSnapshot> all = take_snapshot().collectives;
-  EXPECT_TRUE(std::none_of(all.begin(), all.end(), [](const CollectiveSnapshot& one) {
-    return one.collective == Collective::Scatter;
-  }));
+  EXPECT_TRUE(std::none_of(all.begin(), all.end(),
+                           [](const CollectiveSnapshot& one) { return one.collective == Collective::Scatter; }));
 }
 
 // A flow is one pair of host and rail, and shows up in the snapshot with what was counted.

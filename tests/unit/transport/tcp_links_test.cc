@@ -101,8 +101,7 @@ TEST(TcpLinks, KeepsOrderAndContents) {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 2; ++rank) {
     threads.emplace_back([&, rank] {
-      status[rank] =
-          exchange(*world.links[rank], sends[rank], recvs[rank], kMessages, kSlotBytes, &difference[rank]);
+      status[rank] = exchange(*world.links[rank], sends[rank], recvs[rank], kMessages, kSlotBytes, &difference[rank]);
     });
   }
   for (std::thread& thread : threads) thread.join();

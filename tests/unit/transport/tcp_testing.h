@@ -14,9 +14,7 @@
 
 namespace theseus::testing {
 
-inline Nic loopback_nic(int rail) {
-  return {"lo", {Address::parse("127.0.0." + std::to_string(rail + 1)).value()}};
-}
+inline Nic loopback_nic(int rail) { return {"lo", {Address::parse("127.0.0." + std::to_string(rail + 1)).value()}}; }
 
 class TcpWorld {
  public:
