@@ -11,9 +11,8 @@ namespace {
 
 // "max 100000" or "150000 100000": quota and period of cgroup v2, in microseconds.
 int quota_cores() {
-  const std::unique_ptr<FILE, int (*)(FILE*)> file(fopen("/sys/fs/cgroup/cpu.max", "re"), [](FILE* f) {
-    return f != nullptr ? fclose(f) : 0;
-  });
+  const std::unique_ptr<FILE, int (*)(FILE*)> file(fopen("/sys/fs/cgroup/cpu.max", "re"),
+                                                   [](FILE* f) { return f != nullptr ? fclose(f) : 0; });
   long quota = 0;
   long period = 0;
   if (file == nullptr || fscanf(file.get(), "%ld %ld", &quota, &period) != 2 || quota <= 0 || period <= 0) return 0;

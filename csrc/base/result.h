@@ -69,8 +69,8 @@ class [[nodiscard]] Result {
 };
 
 // Returns the failing Status of `expression` from the enclosing function.
-#define THESEUS_TRY(expression)                    \
-  do {                                             \
+#define THESEUS_TRY(expression)                                                                                   \
+  do {                                                                                                            \
     if (::theseus::Status theseus_try_status = (expression); !theseus_try_status.ok()) return theseus_try_status; \
   } while (0)
 

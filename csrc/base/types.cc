@@ -10,9 +10,9 @@ const char* name_of(Collective collective) {
 }
 
 const char* name_of(DataType type) {
-  static constexpr const char* names[kDataTypes] = {"int8",    "uint8",   "int32",    "uint32",     "int64",
-                                                    "uint64",  "float16", "float32",  "float64",    "bfloat16",
-                                                    "float8_e4m3", "float8_e5m2"};
+  static constexpr const char* names[kDataTypes] = {"int8",    "uint8",    "int32",       "uint32",
+                                                    "int64",   "uint64",   "float16",     "float32",
+                                                    "float64", "bfloat16", "float8_e4m3", "float8_e5m2"};
   return names[static_cast<int>(type)];
 }
 

@@ -5,6 +5,7 @@
 
 #include "runtime/drive.h"
 #include "runtime/point_to_point.h"
+#include "runtime/request_run.h"
 
 namespace theseus {
 namespace {
@@ -62,21 +63,14 @@ class CommunicatorJob {
     bool progressed = false;
     while (!requests_.empty()) {
       Request& request = requests_.front();
-      Execution& execution = *request.plan->execution;
-      if (!started_) {
-        if (request.op.scaled) request.binding.scalar = request.op.scalar;
-        execution.start(request.binding);
-        started_ = true;
-      }
-      const Advance state = execution.advance();
-      if (state == Advance::Failed) status_ = execution.status();
-      if (state == Advance::Failed || state == Advance::Blocked) {
-        return state == Advance::Blocked && progressed ? Advance::Progressed : state;
-      }
-      if (state == Advance::Progressed) return state;
+      if (!run_.has_value()) run_.emplace(impl_, request);
+      const Advance state = run_->advance();
+      if (state == Advance::Failed) status_ = run_->status();
+      if (state == Advance::Blocked && progressed) return Advance::Progressed;
+      if (state != Advance::Done) return state;
       impl_.complete(request);
+      run_.reset();
       requests_.pop_front();
-      started_ = false;
       progressed = true;
     }
     return Advance::Done;
@@ -85,7 +79,7 @@ class CommunicatorJob {
   Communicator::Impl& impl_;
   std::deque<Request> requests_;
   PointToPointBatch batch_;
-  bool started_ = false;
+  std::optional<RequestRun> run_;
   Status status_;
 };
 

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "executor/shared_execution.h"
 #include "executor/transfer.h"
 #include "net/star.h"
 #include "runtime/communicator.h"
@@ -26,7 +27,9 @@ struct Request {
   PreparedPlan* plan = nullptr;  // null: nothing to do
   Binding binding;
   ResolvedOp op;
-  size_t output_elements = 0;  // of this rank's output, for `divide`
+  size_t input_bytes = 0;  // of this rank's buffers
+  size_t output_bytes = 0;
+  bool try_shared = false;  // see SharedExecution
 };
 
 struct Communicator::Impl {
@@ -39,6 +42,7 @@ struct Communicator::Impl {
   std::unique_ptr<Links> links;  // null with one rank
   std::unique_ptr<Star> star;    // null with one rank
   std::unique_ptr<PlanCache> plans;
+  std::unique_ptr<SharedExecution> shared;  // null unless all ranks share one host
 
   std::mutex running;  // held by whoever runs requests of this communicator
   std::atomic<Phase> phase{Phase::Joining};

@@ -167,6 +167,11 @@ Status Communicator::Impl::become_ready() {
   Result<Forced> forced = parse_algo(settings::algo());
   if (!forced.ok()) THESEUS_WARN("%s; the policy picks instead", forced.status().message().c_str());
   plans = std::make_unique<PlanCache>(self->rank(), topology, links.get(), forced.ok() ? *forced : Forced{});
+  if (links != nullptr && links->segment() != nullptr && links->local_ranks() == self->ranks()) {
+    std::vector<bool> same_process;
+    for (const Peer& peer : peers) same_process.push_back(peer.process == peers[self->rank()].process);
+    shared = std::make_unique<SharedExecution>(*links->segment(), self->rank(), self->ranks(), std::move(same_process));
+  }
   timeout = settings::timeout();
   // With more ranks than cores, whoever spins keeps the one it waits for from running.
   crowded = links != nullptr && links->local_ranks() > usable_cores();

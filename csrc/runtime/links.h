@@ -34,6 +34,7 @@ class Links final : public PortSource {
   const char* transport_to(int peer) const;
   size_t slot_bytes() const { return slot_bytes_; }
   int local_ranks() const { return local_ranks_; }
+  Segment* segment() const { return segment_.get(); }  // null where this rank is alone on its host
 
   bool uses_network() const { return tcp_in_use_; }
   Status progress() { return tcp_in_use_ ? tcp_->progress() : Status(); }

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "compiler/lower.h"
 #include "compiler/registry.h"
+#include "executor/shared_execution.h"
 
 namespace theseus {
 namespace {
@@ -46,6 +47,9 @@ Result<const PlanCache::Selection*> PlanCache::select(const CollectiveCall& call
   selection.piece_bytes = piece_bytes_for(call.collective, block);
   selection.input_bytes = block * static_cast<size_t>(buffers.input_blocks);
   selection.output_bytes = block * static_cast<size_t>(buffers.output_blocks);
+  // Judged by what all ranks know alike: the root of a Broadcast has input, the others have not.
+  selection.try_shared = SharedExecution::worth_trying(
+      call.collective, space_bytes(call.collective, call.count, call.type, summary_.ranks), summary_.ranks);
   selection.op = op;
   RequestSignature& signature = selection.tag.signature;
   signature.count = call.count;

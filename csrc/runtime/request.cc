@@ -6,6 +6,7 @@
 #include "device/reduce.h"
 #include "runtime/drive.h"
 #include "runtime/impl.h"
+#include "runtime/request_run.h"
 
 namespace theseus {
 namespace {
@@ -158,7 +159,9 @@ Request Communicator::Impl::bind(const CollectiveCall& call, const PlanCache::Se
   Request request;
   request.plan = selection.plan;
   request.op = selection.op;
-  request.output_elements = selection.output_bytes / size_of(call.type);
+  request.input_bytes = selection.input_bytes;
+  request.output_bytes = selection.output_bytes;
+  request.try_shared = selection.try_shared;
   Binding& binding = request.binding;
   binding.input = call.send;
   binding.output = call.recv;
@@ -196,19 +199,18 @@ Status Communicator::Impl::run(const CollectiveCall& call, const ResolvedOp& op)
 }
 
 Status Communicator::Impl::execute(Request& request) {
-  Execution& execution = *request.plan->execution;
-  if (request.op.scaled) request.binding.scalar = request.op.scalar;
-  execution.start(request.binding);
+  RequestRun run(*this, request);
   Status status = drive(
-      *this, [&] { return execution.advance(); }, [&] { return execution.status(); });
+      *this, [&] { return run.advance(); }, [&] { return run.status(); });
   if (!status.ok()) return fail(status);
   complete(request);
   return {};
 }
 
 void Communicator::Impl::complete(Request& request) {
-  if (!request.op.divide || request.output_elements == 0) return;
-  divide_in_place(request.binding.type, request.binding.output, request.output_elements, self->ranks());
+  if (!request.op.divide || request.output_bytes == 0) return;
+  const DataType type = request.binding.type;
+  divide_in_place(type, request.binding.output, request.output_bytes / size_of(type), self->ranks());
 }
 
 Status Communicator::Impl::run_barrier() {

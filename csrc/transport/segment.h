@@ -31,12 +31,28 @@ struct SegmentGeometry {
   uint32_t slot_bytes = 128 << 10;
 };
 
+// Where a rank's buffers of one request lie, for peers that can map them (executor/shared_execution.h). Two take turns:
+// nobody posts for request r + 2 before all have read what was posted for r.
+struct alignas(64) BufferBoard {
+  uint64_t send_allocation;  // 0: private memory
+  uint64_t send_offset;
+  uint64_t recv_allocation;
+  uint64_t recv_offset;
+  uint64_t send_address;  // for ranks of the same process
+  uint64_t recv_address;
+  uint32_t signature;             // hash of the request
+  std::atomic<uint32_t> posted;   // number of the exchange, counted from 1; written last
+  alignas(64) std::atomic<uint32_t> mapped;  // 2 * exchange + 1 where all peers' buffers could be mapped, else 2 * exchange
+  std::atomic<uint32_t> finished;            // number of the exchange whose request this rank has done its part of
+};
+
 // Written by its rank, read by the others.
 struct alignas(128) RankPage {
   std::atomic<uint32_t> doorbell;  // futex word; bumped by whoever wakes the rank
   std::atomic<uint32_t> sleeping;  // 1 while the rank is, or is about to be, asleep on the doorbell
   std::atomic<int32_t> pid;
   std::atomic<uint32_t> ready;
+  BufferBoard boards[2];
 };
 
 // One message on its way, one cache line: the payload lies beside its flag while it is small.

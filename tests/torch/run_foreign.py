@@ -64,18 +64,21 @@ def markdown(results: dict[str, dict[str, str]], ranks: int) -> str:
     by_outcome: dict[str, list[str]] = {"passed": [], "failed": [], "skipped": []}
     for name, result in results.items():
         by_outcome[result["outcome"]].append(name)
+    verbs = ("pass", "fail", "do not apply")
     reasons: dict[str, list[str]] = {}
     for name in by_outcome["skipped"]:
         reasons.setdefault(results[name]["why"], []).append(name)
     lines = [
         "# PyTorch's own distributed suite on the backend",
         "",
-        f"`DistributedTest` of torch {torch.__version__}, {ranks} ranks, CPU tensors; written by `tests/torch/run_foreign.py",
-        "--markdown`. The suite picks its CPU cases by the name gloo, so it is told that it drives gloo and is given groups of",
-        "ours. What it asks of the profiler's events is left out: torch's C++ backends mark theirs with a flag that Python",
-        "cannot set.",
+        f"`DistributedTest` of torch {torch.__version__}, {ranks} ranks, CPU tensors. `tests/torch/run_foreign.py",
+        "--markdown` writes this page. The suite picks its CPU cases by the name gloo, so it is told that it drives",
+        "gloo and is given groups of ours. What it asks of the profiler's events is left out: torch's C++ backends",
+        "mark theirs with a flag that Python cannot set.",
         "",
-        f"**{len(by_outcome['passed'])} pass, {len(by_outcome['failed'])} fail, {len(by_outcome['skipped'])} do not apply.**",
+        "**"
+        + ", ".join(f"{len(names)} {words}" for names, words in zip(by_outcome.values(), verbs, strict=True))
+        + ".**",
         "",
         "## Fails",
         "",

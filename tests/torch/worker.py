@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import faulthandler
 import importlib.util
+import signal
 import sys
 import traceback
 from multiprocessing.connection import Client
@@ -27,6 +29,8 @@ def load(name: str) -> Any:
 
 def main() -> None:
     address, store_file, ranks, rank = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    # kill -USR1 shows where a rank hangs.
+    faulthandler.register(signal.SIGUSR1)
     pipe = Client(address, "AF_UNIX")
     pipe.send(rank)
     try:

@@ -1,0 +1,41 @@
+// A request under way: first, where that may pay, over shared buffers; else, and after that, by its plan.
+#pragma once
+
+#include "executor/shared_execution.h"
+#include "runtime/impl.h"
+
+namespace theseus {
+
+class RequestRun {
+ public:
+  // The request stays where it is until Done.
+  RequestRun(Communicator::Impl& impl, Request& request) : impl_(impl), request_(request) {
+    if (request.op.scaled) request.binding.scalar = request.op.scalar;
+    sharing_ = request.try_shared && impl.shared != nullptr;
+    if (sharing_) {
+      impl.shared->start({request.binding, request.binding.tag.signature.collective,
+                          request.binding.tag.signature.root, request.input_bytes, request.output_bytes});
+    } else {
+      request.plan->execution->start(request.binding);
+    }
+  }
+
+  Advance advance() {
+    if (sharing_) {
+      const Advance state = impl_.shared->advance();
+      if (state != Advance::Done || impl_.shared->served()) return state;
+      sharing_ = false;
+      request_.plan->execution->start(request_.binding);
+    }
+    return request_.plan->execution->advance();
+  }
+
+  const Status& status() const { return sharing_ ? impl_.shared->status() : request_.plan->execution->status(); }
+
+ private:
+  Communicator::Impl& impl_;
+  Request& request_;
+  bool sharing_ = false;
+};
+
+}  // namespace theseus
