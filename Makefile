@@ -20,9 +20,12 @@ PYTEST_ARGS ?=
 BENCH_ARGS ?= --quick
 CPP_FILES = find csrc tests -name '*.h' -o -name '*.cc' -o -name '*.cuh' 2>/dev/null | sort
 SANITIZED = address,undefined
+# Folders of tests/unit that asan and tsan run; empty: all. `make tsan SANITIZED_TESTS="transport runtime"`
+SANITIZED_TESTS ?=
 SANITIZED_BUILD = $(BUILD)/sanitize-$(firstword $(subst $(comma), ,$(SANITIZED)))
-# make reads a bare comma as the end of an argument.
+# make reads a bare comma as the end of an argument, and drops a bare blank.
 comma := ,
+space := $(subst ,, )
 
 .PHONY: help demo test lint format tidy build tests-build bench wheel asan tsan sanitized clean distclean
 
@@ -46,7 +49,7 @@ lint: $(VENV)/.dev  ## check style, types, layers and complexity
 	check "clang-format"  $(BIN)/clang-format --dry-run -Werror $$files /dev/null; \
 	check "lizard"        $(BIN)/lizard -l cpp -l python -w -m -C 25 -L 80 -a 10 csrc $(wildcard theseus_py); \
 	if [ -d theseus_py ]; then \
-	  check "mypy"          $(BIN)/mypy theseus_py; \
+	  check "mypy"          $(BIN)/mypy; \
 	  check "import-linter" $(BIN)/lint-imports --no-cache; \
 	fi; \
 	exit $$status
@@ -94,11 +97,12 @@ tsan:  ## run the C++ tests under ThreadSanitizer
 sanitized: $(VENV)/.tools
 	@$(BIN)/cmake -S . -B $(SANITIZED_BUILD) -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
 	  -DTHESEUS_SANITIZE=$(SANITIZED) >/dev/null
-	@$(BIN)/cmake --build $(SANITIZED_BUILD) --target theseus_tests --parallel $(JOBS)
-	@$(BIN)/ctest --test-dir $(SANITIZED_BUILD) --output-on-failure
+	@$(BIN)/cmake --build $(SANITIZED_BUILD) --parallel $(JOBS) \
+	  --target $(if $(strip $(SANITIZED_TESTS)),$(addprefix test_,$(SANITIZED_TESTS)),theseus_tests)
+	@$(BIN)/ctest --test-dir $(SANITIZED_BUILD) --output-on-failure --no-tests=error -R '^($(subst $(space),|,$(strip $(or $(SANITIZED_TESTS),.*))))$$'
 
 clean:  ## remove what was built; .venv stays
-	@rm -rf $(BUILD) dist out theseus_py/lib theseus_py/include theseus_py/_core*.so ./*.egg-info
+	@rm -rf $(BUILD) dist out theseus-demo theseus_py/lib theseus_py/include theseus_py/_core*.so ./*.egg-info
 
 distclean: clean  ## remove .venv as well
 	@rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -104,10 +104,10 @@ def settings_page() -> str:
     return page(
         "Settings",
         "csrc/base/env.def",
-        """Environment variables, read once, at first use. A variable counts first; then `NAME=value` lines of the file
-`NCCL_CONF_FILE` names (else `~/.nccl.conf`) and of `/etc/nccl.conf`; then the default. A value that cannot be read gives
-a warning that names it, and the default. So does a name that starts with `THESEUS_` and is none of these.
-`theseus env` shows the values in force and where each comes from.""",
+        """Environment variables, read once, at first use. A variable counts first; then `NAME=value` lines of the
+file that `NCCL_CONF_FILE` names (else `~/.nccl.conf`) and of `/etc/nccl.conf`; then the default. A value that cannot be
+read gives a warning that names it, and the default counts. A name that starts with `THESEUS_` and is none of these
+gives a warning, too. `theseus env` shows the values in force and where each comes from.""",
         table(["name", "also honoured", "default", "values", "meaning"], rows),
         "Build, tests and benchmarks read variables of their own, which the library passes over:",
         table(["name", "read by"], tools),
@@ -173,9 +173,10 @@ def nccl_api_page() -> str:
     return page(
         "NCCL's functions",
         "csrc/nccl_api/nccl_api.def",
-        f"""`libnccl.so.2` exports {sum(counts.values())} functions ({total}), each but one with its twin `pnccl…`. *Native*
-functions work on host memory with NCCL's meaning. *Unsupported* ones return `ncclInvalidUsage`, and `ncclGetLastError`
-gives the reason in the last column. None is missing: a program that links against the newest NCCL links against this.""",
+        f"""`libnccl.so.2` exports {sum(counts.values())} functions ({total}), each but one with its twin `pnccl…`.
+*Native* functions work on host memory with NCCL's meaning. *Unsupported* ones return `ncclInvalidUsage`, and
+`ncclGetLastError` gives the reason in the last column. None is missing: a program that links against the newest NCCL
+links against this.""",
         *sections,
     )
 
@@ -208,18 +209,19 @@ def algorithms_page() -> str:
     return page(
         "Built-in algorithms",
         "csrc/compiler/registry.cc",
-        """An algorithm is a list of transfers between ranks (`csrc/schedule/algorithm.h`). These are built for any number of
-ranks and rails; the compiler lowers each to a plan, and tests prove the plans over many shapes.""",
+        """An algorithm is a list of transfers between ranks (`csrc/schedule/algorithm.h`). These are built for any
+number of ranks and rails; the compiler lowers each to a plan, and tests prove the plans over many shapes.""",
         table(["name", "how", "collectives", "ranks per host"], rows),
-        """Which one runs is decided by `choose` in `csrc/policy/choose.cc`: a cost model over collective, bytes, ranks, hosts
-and rails, which all ranks know alike. `theseus explain` shows the candidates of a request and their predicted times.
+        """Which one runs is decided by `choose` in `csrc/policy/choose.cc`: a cost model over collective, bytes,
+ranks, hosts and rails, which all ranks know alike. `theseus explain` shows the candidates of a request and their
+predicted times.
 
 `THESEUS_ALGO` (or `NCCL_ALGO`) narrows the choice, with NCCL's grammar: `ring,tree` allows two, `^tree` all but one,
-`allreduce:ring;broadcast:^direct` is for single collectives. Where it leaves nothing usable it is set aside, and the log
-says so. All ranks must have the same value: a difference is an error that names both.
+`allreduce:ring;broadcast:^direct` is for single collectives. Where it leaves nothing usable it is set aside, and the
+log says so. All ranks must have the same value: a difference is an error that names both.
 
-Send, recv, all-to-all with uneven splits and the groups of NCCL's point-to-point calls have no plan: they run as transfers
-between pairs (`csrc/runtime/p2p.cc`), cut over all rails. A barrier is an AllReduce of one byte.""",
+Send, recv, all-to-all with uneven splits and the groups of NCCL's point-to-point calls have no plan: they run as
+transfers between pairs (`csrc/runtime/p2p.cc`), cut over all rails. A barrier is an AllReduce of one byte.""",
     )
 
 

@@ -76,6 +76,11 @@ def describe() -> dict[str, object]:
     }
 
 
+def in_words(machine: dict[str, object]) -> str:
+    """One line of what `describe` gives."""
+    return "on {processor}, {processors} processors, Linux {kernel}, load {load:.1f}, {date}".format(**machine)
+
+
 def _processor() -> str:
     for line in _lines(Path("/proc/cpuinfo")):
         if line.startswith("model name"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +11,10 @@ from benchmarks.peers.catalog import bench_folder
 from benchmarks.peers.install import run
 
 SOURCES = Path(__file__).resolve().parent.parent / "native"
+
+
+class NativeFailed(RuntimeError):
+    """A program ended with an error; the text carries what it said."""
 
 
 def build(name: str, sources: Sequence[str], folder: Path, *, shared: bool = False) -> Path:
@@ -36,15 +41,9 @@ def build(name: str, sources: Sequence[str], folder: Path, *, shared: bool = Fal
     return target
 
 
-def output_of(command: Sequence[str], environment: dict[str, str] | None = None) -> list[list[str]]:
-    """Run a program to its end; the words of each line that it printed. Raises InstallError if it fails."""
-    import subprocess
-
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **(environment or {})})
+def output_of(command: Sequence[str]) -> list[list[str]]:
+    """Run a program to its end; the words of each line that it printed. Raises NativeFailed if it fails."""
+    done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         raise NativeFailed(f"{Path(command[0]).name}: {(done.stderr or done.stdout).strip() or done.returncode}")
     return [line.split() for line in done.stdout.splitlines() if line.strip()]
-
-
-class NativeFailed(RuntimeError):
-    """A program ended with an error; the text carries what it said."""

@@ -53,4 +53,4 @@ def build_bound() -> Path:
 def launch(program: Path, ranks: int, shared_buffers: bool) -> Launch:
     """All ranks, each on a processor of its own if there are enough, as the MPI launchers do it."""
     environment = {**KEEP_HEAP, "THESEUS_BENCH_ALLOC": "nccl" if shared_buffers else "private"}
-    return Launch(start_ranks(ranks, not oversubscribed(ranks), str(program)), environment)
+    return Launch(start_ranks(ranks, "free" if oversubscribed(ranks) else "bind", str(program)), environment)

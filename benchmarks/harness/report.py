@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 
@@ -58,3 +59,39 @@ def write_json(path: Path | None, report: object) -> None:
     """Write a report, if a path was asked for."""
     if path is not None:
         path.write_text(json.dumps(report, indent=1) + "\n")
+
+
+@dataclass(frozen=True)
+class Result:
+    """One measured value and what was asked of it: at most `target`, or at least, if `at_least`. Both in `unit`."""
+
+    name: str
+    value: float
+    target: float
+    unit: str
+    at_least: bool = False
+
+    @property
+    def met(self) -> bool:
+        """Whether the value is on the right side of the target."""
+        return self.value >= self.target if self.at_least else self.value <= self.target
+
+    def words(self) -> tuple[str, str]:
+        """The value and the target as they are shown."""
+        return f"{self.value:.3g} {self.unit}", f"{'>=' if self.at_least else '<='} {self.target:.3g} {self.unit}"
+
+
+def missed(results: Sequence[Result]) -> list[str]:
+    """One line for every target missed."""
+    return [f"missed: {each.name}: {' where the target is '.join(each.words())}" for each in results if not each.met]
+
+
+def finish(given: argparse.Namespace, machine: dict[str, object], results: Sequence[Result], **details: object) -> int:
+    """Write the JSON, print what missed its target and then the table; the exit status."""
+    rows = [[each.name, *each.words(), "met" if each.met else "missed"] for each in results]
+    content = {"machine": machine, "results": [{**asdict(each), "met": each.met} for each in results], **details}
+    write_json(given.json, content)
+    for line in missed(results):
+        print(line)
+    print(table(["", "measured", "target", ""], rows))
+    return 1 if given.check and missed(results) else 0

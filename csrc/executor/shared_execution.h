@@ -53,6 +53,7 @@ class SharedExecution {
   template <class Reached>
   bool all(Reached&& reached) const;
   void post();
+  bool agrees(const BufferBoard& other);
   bool all_shared() const;
   bool map_all();
   void work();
@@ -69,6 +70,7 @@ class SharedExecution {
   std::vector<Buffers> buffers_;
   Call call_;
   uint32_t exchange_ = 0;
+  uint32_t recorded_[2] = {};  // by board: base of the signature that it announces
   Stage stage_ = Stage::Posted;
   bool served_ = false;
   Status status_;

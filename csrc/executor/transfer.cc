@@ -67,8 +67,7 @@ bool RecvTransfer::take(RecvPort& port, const Message& message) {
   const bool whole = message.kind != MessageKind::Copied;
   const size_t expected = whole ? bytes_ : std::min(piece_bytes_, bytes_ - offset_);
   if (message.signature_hash != tag_.hash || message.bytes != expected) {
-    status_ = Status::usage("mismatched calls: this rank receives in " + describe(tag_.signature) +
-                            ", but its peer sends in " + describe(port.peer_signature()));
+    status_ = mismatch(tag_.signature, port.peer_signature());
     return false;
   }
   if (message.data != nullptr) {

@@ -190,25 +190,41 @@ int EventLoop::wait_milliseconds() const {
   return next <= now ? 0 : static_cast<int>(std::min<uint64_t>((next - now) / 1000000 + 1, 60000));
 }
 
+namespace {
+
+constexpr int kBatch = 64;
+constexpr int kMostBatches = 64;  // so that a flood does not keep the timers waiting for ever
+
+}  // namespace
+
 void EventLoop::main() {
   current_loop = this;
-  epoll_event events[64];
+  epoll_event events[kBatch];
   while (true) {
-    const int ready = epoll_wait(epoll_.get(), events, 64, wait_milliseconds());
-    for (int i = 0; i < ready; ++i) {
-      if (events[i].data.u64 == kWakeId) {
-        uint64_t count;
-        [[maybe_unused]] const ssize_t got = read(wake_.get(), &count, sizeof count);
-        continue;
-      }
-      // An earlier callback of this batch may have taken the watch away.
-      const auto found = watches_.find(events[i].data.u64);
-      if (found == watches_.end()) continue;
-      const std::shared_ptr<Watch> watch = found->second;
-      watch->function(events[i].events);
+    // All that is ready comes before the timers: a loop that is late must not take what it has yet to read for silence.
+    int ready = epoll_wait(epoll_.get(), events, kBatch, wait_milliseconds());
+    for (int batch = 1; ready > 0; ++batch) {
+      dispatch(events, ready);
+      if (ready < kBatch || batch == kMostBatches) break;
+      ready = epoll_wait(epoll_.get(), events, kBatch, 0);
     }
     run_posted();
     run_timers();
+  }
+}
+
+void EventLoop::dispatch(const epoll_event* events, int count) {
+  for (int i = 0; i < count; ++i) {
+    if (events[i].data.u64 == kWakeId) {
+      uint64_t wakes;
+      [[maybe_unused]] const ssize_t got = read(wake_.get(), &wakes, sizeof wakes);
+      continue;
+    }
+    // An earlier callback of this batch may have taken the watch away.
+    const auto found = watches_.find(events[i].data.u64);
+    if (found == watches_.end()) continue;
+    const std::shared_ptr<Watch> watch = found->second;
+    watch->function(events[i].events);
   }
 }
 

@@ -16,6 +16,8 @@
 #include "base/fd.h"
 #include "base/result.h"
 
+struct epoll_event;
+
 namespace theseus {
 
 class EventLoop {
@@ -54,6 +56,7 @@ class EventLoop {
   EventLoop() = default;
   static void* thread_main(void* self);
   void main();
+  void dispatch(const epoll_event* events, int count);
   void wake();
   void run_posted();
   void run_timers();

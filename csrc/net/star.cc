@@ -34,10 +34,12 @@ Code code_of(int32_t number) {
 struct Star::Leaf : std::enable_shared_from_this<Star::Leaf> {
   using Table = std::vector<std::string>;
 
-  Leaf(EventLoop& event_loop, int ranks_, std::string hub_label_)
+  // `own_hub`: of rank 0, whose process holds the hub; null elsewhere.
+  Leaf(EventLoop& event_loop, int ranks_, std::string hub_label_, std::shared_ptr<StarHub> own_hub)
       : loop(event_loop),
         ranks(ranks_),
         hub_label(std::move(hub_label_)),
+        hub(std::move(own_hub)),
         timeout(settings::heartbeat_timeout()),
         clock(heartbeat_period(timeout)) {}
 
@@ -54,6 +56,7 @@ struct Star::Leaf : std::enable_shared_from_this<Star::Leaf> {
   EventLoop& loop;
   const int ranks;
   const std::string hub_label;
+  const std::shared_ptr<StarHub> hub;
   const double timeout;
 
   std::mutex mutex;
@@ -70,6 +73,7 @@ struct Star::Leaf : std::enable_shared_from_this<Star::Leaf> {
   std::atomic<bool> has_failed{false};
   std::atomic<uint64_t> request{0};
   std::atomic<uint32_t> signature_hash{0};
+  std::string description;  // of that request; guarded by the mutex
 
   // The watch thread alone touches what follows.
   std::shared_ptr<FrameConnection> connection;
@@ -159,10 +163,16 @@ void Star::Leaf::tick() {
     std::snprintf(text, sizeof text, "gave no sign of life for %.3g s", timeout);
     return on_hub_lost(text);
   }
-  connection->send(kStarHeartbeat, WireWriter()
-                                       .number(request.load(std::memory_order_relaxed))
-                                       .number(signature_hash.load(std::memory_order_relaxed))
-                                       .take());
+  std::string progress;
+  {
+    std::lock_guard lock(mutex);
+    progress = WireWriter()
+                   .number(request.load(std::memory_order_relaxed))
+                   .number(signature_hash.load(std::memory_order_relaxed))
+                   .text(description)
+                   .take();
+  }
+  connection->send(kStarHeartbeat, progress);
 }
 
 void Star::Leaf::record(const Status& status, int dead_rank) {
@@ -223,8 +233,14 @@ void Star::Leaf::stop(bool goodbye) {
   // After this nothing runs on the watch thread for this rank: run() comes behind whatever runs there now.
   loop.run([this, goodbye] {
     loop.remove_timer(timer);
-    if (goodbye) connection->send(kStarGoodbye, "");
-    goodbye ? connection->close_after_send() : connection->close();
+    if (goodbye && hub != nullptr && !has_failed.load(std::memory_order_acquire)) {
+      // Not through the socket: this process may end as soon as this returns, and the others must have heard by then.
+      connection->close();
+      hub->goodbye(0);
+    } else {
+      if (goodbye) connection->send(kStarGoodbye, "");
+      goodbye ? connection->close_after_send() : connection->close();
+    }
     std::lock_guard lock(mutex);
     callbacks.clear();
   });
@@ -233,14 +249,14 @@ void Star::Leaf::stop(bool goodbye) {
 namespace {
 
 // Rank 0 is connected like everybody else, only by a pair of sockets.
-Result<Socket> open_hub(const CommId& communicator, int ranks) {
+Result<Socket> open_hub(const CommId& communicator, int ranks, std::shared_ptr<StarHub>* hub) {
   auto server = ProcessServer::get();
   if (!server.ok()) return server.status();
   auto ends = Socket::pair();
   if (!ends.ok()) return ends.status();
-  const auto hub = std::make_shared<StarHub>(server.value(), communicator, ranks);
-  hub->open();
-  server.value()->loop().run([&] { hub->accept(0, std::move(ends->first)); });
+  *hub = std::make_shared<StarHub>(server.value(), communicator, ranks);
+  (*hub)->open();
+  server.value()->loop().run([&] { (*hub)->accept(0, std::move(ends->first)); });
   return std::move(ends->second);
 }
 
@@ -255,7 +271,8 @@ Result<std::unique_ptr<Star>> Star::connect(const CommId& communicator, int rank
   hello.purpose = Purpose::Star;
   hello.source = rank;
   hello.destination = 0;
-  auto socket = rank == 0 ? open_hub(communicator, ranks) : ProcessServer::connect(hub, hello, deadline);
+  std::shared_ptr<StarHub> own_hub;
+  auto socket = rank == 0 ? open_hub(communicator, ranks, &own_hub) : ProcessServer::connect(hub, hello, deadline);
   if (!socket.ok()) return socket.status();
   THESEUS_TRY(send_frame(socket.value(), kStarIntroduce, WireWriter().text(process_label()).take(), deadline));
   auto welcome = recv_frame(socket.value(), 4096, deadline);
@@ -263,7 +280,8 @@ Result<std::unique_ptr<Star>> Star::connect(const CommId& communicator, int rank
     return Status(welcome.status().code(), "rank 0 does not answer on the control star: " + welcome.status().message());
   }
   if (welcome->type != kStarWelcome) return Status::internal("rank 0 answered with something that is no welcome");
-  auto leaf = std::make_shared<Leaf>(server.value()->loop(), ranks, WireReader(welcome->payload).text());
+  auto leaf = std::make_shared<Leaf>(server.value()->loop(), ranks, WireReader(welcome->payload).text(),
+                                     std::move(own_hub));
   leaf->start(std::move(socket).value());
   return std::unique_ptr<Star>(new Star(std::move(leaf)));
 }
@@ -340,7 +358,10 @@ void Star::on_failure(std::function<void(const Status&)> callback) {
   });
 }
 
-void Star::set_progress(uint64_t request, uint32_t signature_hash) {
+void Star::set_progress(uint64_t request, uint32_t signature_hash, std::string description) {
+  if (is_forked_child()) return;
+  std::lock_guard lock(leaf_->mutex);
+  leaf_->description = std::move(description);
   leaf_->request.store(request, std::memory_order_relaxed);
   leaf_->signature_hash.store(signature_hash, std::memory_order_relaxed);
 }

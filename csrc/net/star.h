@@ -57,7 +57,9 @@ class Star {
   // under which close() or drop() is called: these wait for it.
   void on_failure(std::function<void(const Status&)> callback);
 
-  void set_progress(uint64_t request, uint32_t signature_hash);
+  // `description`: not empty where this rank has waited in that request for long. Two ranks that wait in the same
+  // request with different hashes will wait for ever: the hub fails the communicator, naming both. Request 0: none.
+  void set_progress(uint64_t request, uint32_t signature_hash, std::string description = {});
   // The rank that is furthest behind, as of the hub's last heartbeat; rank -1 before the first.
   Progress slowest() const;
 

@@ -88,7 +88,8 @@ void StarHub::on_frame(int rank, const Frame& frame) {
     case kStarHeartbeat:
       member.progress.request = reader.number<uint64_t>();
       member.progress.signature_hash = reader.number<uint32_t>();
-      return;
+      member.waits_in = reader.text();
+      return compare_waiting(rank);
     case kStarGather: {
       const auto sequence = reader.number<uint64_t>();
       std::string blob = reader.text();
@@ -103,6 +104,23 @@ void StarHub::on_frame(int rank, const Frame& frame) {
     }
     case kStarGoodbye: return goodbye(rank);
     default: return dead(rank, "sent something that is no message of the control star");
+  }
+}
+
+// Ranks that wait in the same request, and mean different things by it, wait for what nobody sends.
+void StarHub::compare_waiting(int rank) {
+  const Member& one = members_[static_cast<size_t>(rank)];
+  if (one.waits_in.empty() || one.progress.request == 0 || reported_mismatch_) return;
+  for (size_t i = 0; i < members_.size(); ++i) {
+    const Member& other = members_[i];
+    if (other.state != State::Present || other.waits_in.empty() || other.progress.request != one.progress.request ||
+        other.progress.signature_hash == one.progress.signature_hash) {
+      continue;
+    }
+    reported_mismatch_ = true;
+    return failed(-1, -1,
+                  Status::usage("mismatched calls: rank " + std::to_string(i) + " runs " + other.waits_in +
+                                ", but rank " + std::to_string(rank) + " runs " + one.waits_in));
   }
 }
 
@@ -161,6 +179,7 @@ void StarHub::review_gathers() {
 
 void StarHub::goodbye(int rank) {
   Member& member = members_[static_cast<size_t>(rank)];
+  if (ended_ || member.state == State::Left || member.state == State::Dead) return;
   member.state = State::Left;
   member.connection->close();
   broadcast(kStarGoodbye, WireWriter().number(rank).take(), rank);

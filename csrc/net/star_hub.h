@@ -19,7 +19,7 @@ namespace theseus {
 enum StarFrame : uint32_t {
   kStarIntroduce = 1,  // leaf: {label}
   kStarWelcome,        // hub: {label of rank 0}
-  kStarHeartbeat,      // leaf: {request, signature}; hub: {rank, request, signature} of the slowest
+  kStarHeartbeat,      // leaf: {request, signature, description}; hub: {rank, request, signature} of the slowest
   kStarGather,         // leaf: {sequence, blob}
   kStarTable,          // hub: {sequence, blobs...}
   kStarGatherFailed,   // hub: {sequence, code, message}
@@ -52,6 +52,8 @@ class StarHub : public std::enable_shared_from_this<StarHub> {
   void open();
   // Takes a rank's connection, on the watch thread.
   void accept(int rank, Socket socket);
+  // A rank leaves in good order, on the watch thread: the others are told, or it has left before.
+  void goodbye(int rank);
 
  private:
   enum class State { Absent, Present, Left, Dead };
@@ -61,6 +63,7 @@ class StarHub : public std::enable_shared_from_this<StarHub> {
     std::string label;
     double silent = 0;  // seconds
     Progress progress;
+    std::string waits_in;  // what it has waited in for long; empty: it does not
   };
   struct Gather {
     std::vector<std::optional<std::string>> blobs;
@@ -68,11 +71,11 @@ class StarHub : public std::enable_shared_from_this<StarHub> {
   };
 
   void on_frame(int rank, const Frame& frame);
+  void compare_waiting(int rank);
   void introduce(int rank, const std::string& label);
   void contribute(int rank, uint64_t sequence, std::string blob);
   void fail_gather(uint64_t sequence, const Status& failure);
   void review_gathers();
-  void goodbye(int rank);
   void dead(int rank, const std::string& what);
   void failed(int source, int dead_rank, const Status& failure);
   void broadcast(uint32_t type, const std::string& payload, int except);
@@ -90,6 +93,7 @@ class StarHub : public std::enable_shared_from_this<StarHub> {
   SilenceClock clock_;
   EventLoop::TimerId timer_ = 0;
   bool ended_ = false;
+  bool reported_mismatch_ = false;
 };
 
 }  // namespace theseus

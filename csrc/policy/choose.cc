@@ -18,6 +18,7 @@ struct Work {
   double moved = 0;     // bytes that the busiest rank copies or reduces
   double net_bytes = 0;
   double rails = 1;  // rails that net_bytes are spread over
+  double senders = 1;  // hosts that send to the busiest one at the same time
 };
 
 // The shape of the cluster as the formulas below need it.
@@ -51,6 +52,7 @@ Work direct_work(const RequestShape& request, const Shape& s, double halves) {
   w.messages = 2 * halves * (s.n - 1);
   w.moved = 2 * halves * share;
   w.net_bytes = halves * s.bytes * (s.n - s.locals) * s.locals / s.n;
+  w.senders = s.hosts - 1;
   switch (request.collective) {
     case Collective::Broadcast:
       w.messages = s.n - 1;
@@ -135,6 +137,7 @@ Work hierarchical_work(const RequestShape& request, const Shape& s, double halve
   w.messages = ways * 2 * blocks * (s.hosts - 1 + s.hosts * (s.locals - 1));
   w.moved = (is_chain ? 3 : 2 * ways) * s.bytes;
   w.net_bytes = is_chain ? s.bytes : ways * s.bytes * (s.hosts - 1) / s.hosts;
+  w.senders = s.hosts - 1;
   return w;
 }
 
@@ -169,7 +172,8 @@ double seconds(const Work& work, bool many_hosts, const CostConstants& costs) {
   const double per_message = many_hosts ? costs.net_message : costs.shm_message;
   double total = work.shm_steps * costs.shm_step + work.net_steps * costs.net_step + work.messages * per_message +
                  work.moved * costs.shm_byte;
-  if (many_hosts) total += work.net_bytes / work.rails * costs.net_byte;
+  const double lost = work.senders > 1 ? 1 + costs.net_incast : 1;
+  if (many_hosts) total += work.net_bytes / work.rails * costs.net_byte * lost;
   return total;
 }
 

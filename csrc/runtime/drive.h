@@ -24,12 +24,19 @@ inline constexpr uint64_t kYieldNs = 200'000;
 inline constexpr uint64_t kCrowdedYieldNs = 50'000;
 // A look in vain over TCP is a system call for every connection; after these many the kernel does the waiting.
 inline constexpr int kNetworkLooks = 40;
+// Who waits longer says so to the others.
+inline constexpr uint64_t kLongWaitNs = 1'000'000'000;
 inline constexpr int kEagerLooks = 64;  // looks without a pause between them
 
 // The slow half of waiting. `idle` counts looks in vain.
 class Patience {
  public:
   explicit Patience(Communicator::Impl& impl) : impl_(impl) {}
+  ~Patience() {
+    if (reported_) impl_.report_waiting(false);
+  }
+  Patience(const Patience&) = delete;
+  Patience& operator=(const Patience&) = delete;
 
   void progressed() {
     idle_ = 0;
@@ -50,6 +57,10 @@ class Patience {
       yielding_since_ = now;
       if (waiting_since_ == 0) waiting_since_ = now;
     }
+    if (!reported_ && now - waiting_since_ > kLongWaitNs) {
+      reported_ = true;
+      impl_.report_waiting(true);
+    }
     const double timeout = impl_.timeout.load(std::memory_order_relaxed);
     if (timeout > 0 && static_cast<double>(now - waiting_since_) > timeout * 1e9) {
       return Status::timeout("no end after " + std::to_string(timeout) + " s (THESEUS_TIMEOUT)");
@@ -69,6 +80,7 @@ class Patience {
   int idle_ = 0;
   uint64_t yielding_since_ = 0;
   uint64_t waiting_since_ = 0;
+  bool reported_ = false;
 };
 
 // Advances until Done. `advance` returns Advance; after Failed, `why` gives the Status.

@@ -31,6 +31,12 @@ Status Communicator::Impl::usable() const {
   return Status::usage("this communicator was finalized");
 }
 
+void Communicator::Impl::report_waiting(bool waits) {
+  if (star == nullptr) return;
+  if (!waits || running_tag == nullptr) return star->set_progress(0, 0);
+  star->set_progress(running_tag->signature.request, running_tag->hash, describe(running_tag->signature));
+}
+
 // Called between looks while a request waits: the watch thread sets `failed` for all that the control star knows.
 // Only when the star has nobody left to speak for a rank (rank 0's process ended after its goodbye) does a local look
 // at the processes find the dead.

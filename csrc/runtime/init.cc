@@ -77,7 +77,8 @@ Status Communicator::Impl::join(const UniqueId& unique_id) {
 // Everybody's color and key over the parent's star, then the ranks of one color meet like any others, under an id that
 // they derive alike.
 Status Communicator::Impl::join_split(Communicator::Impl& parent, int color, int key) {
-  const std::lock_guard lock(parent.running);
+  // Not held while the members meet, which may take long: an abort of the parent waits for this lock.
+  std::unique_lock lock(parent.running);
   THESEUS_TRY(parent.usable());
   const int generation = parent.splits++;
   std::vector<std::string> blobs(1);
@@ -111,6 +112,7 @@ Status Communicator::Impl::join_split(Communicator::Impl& parent, int color, int
         derive_id(parent.id, "split " + std::to_string(generation) + " color " + std::to_string(color));
     unique_id = derive_unique_id(nonce, parent.peers[members.front().second].server);
   }
+  lock.unlock();
   return join(unique_id);
 }
 
@@ -158,8 +160,9 @@ Status Communicator::Impl::meet(const UniqueId& unique_id, const Deadline& deadl
   }
   links = std::move(*built);
   // Ready means that everybody is: a rank that could not map memory or open a port has told the star by now.
-  Result<std::vector<std::string>> all = star->all_gather("", deadline);
+  Result<std::vector<std::string>> all = star->all_gather(links->can_fetch() ? "1" : "0", deadline);
   if (!all.ok()) return all.status();
+  links->allow_fetch(std::find(all->begin(), all->end(), "0") == all->end());
   return become_ready();
 }
 
@@ -192,6 +195,7 @@ Status Communicator::Impl::leave() {
     THESEUS_TRY(links->flush(Deadline::after(settings::heartbeat_timeout()).with_cancel(&failed)));
   }
   phase.store(Phase::Finalized, std::memory_order_release);
+  if (links != nullptr) links->leave();
   if (star != nullptr) star->close();
   return outcome;
 }

@@ -1,6 +1,7 @@
 #include "runtime/links.h"
 
 #include <signal.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -146,15 +147,30 @@ Status Links::fetch_segment(const CommId& communicator, int leader, const Peer& 
   return {};
 }
 
+bool Links::can_fetch() const {
+  for (size_t other = 0; other < peers_.size(); ++other) {
+    const Peer& peer = peers_[other];
+    if (!is_local(static_cast<int>(other)) || peer.process == peers_[rank_].process) continue;
+    uint64_t value = 0;
+    const iovec local{&value, sizeof value};
+    const iovec remote{reinterpret_cast<void*>(peer.probe), sizeof value};
+    if (!peer.cross_memory || process_vm_readv(peer.pid, &local, 1, &remote, 1, 0) != sizeof value ||
+        value != kProbeValue) {
+      return false;
+    }
+  }
+  return peers_[rank_].cross_memory;
+}
+
 ReferencePolicy Links::references_to(int peer) const {
   ReferencePolicy policy;
   policy.same_process = peers_[peer].process == peers_[rank_].process;
   policy.shared_memory = true;
-  policy.cross_memory = peers_[peer].cross_memory && peers_[rank_].cross_memory;
+  policy.cross_memory = fetch_allowed_;
   policy.smallest_remote = 32 << 10;
   // With a core for every rank, both ends copying through the slots overtake one end copying alone. Without, the fewer
   // copies the better.
-  policy.largest_remote = local_ranks_ <= usable_cores() ? 2 << 20 : kNeverFetch - 1;
+  policy.largest_remote = local_ranks_ <= usable_cores() ? 2 << 20 : kFetchIfCrowded;
   return policy;
 }
 

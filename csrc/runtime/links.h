@@ -31,6 +31,9 @@ class Links final : public PortSource {
   // Rails that data to `peer` can be spread over.
   int rails_to(int peer) const { return is_local(peer) ? 1 : topology_.rails; }
   bool is_local(int peer) const { return local_index_[peer] >= 0; }
+  // Whether process_vm_readv works on every local peer (by trying it). Only if it does on all ranks may it be used.
+  bool can_fetch() const;
+  void allow_fetch(bool allowed) { fetch_allowed_ = allowed; }
   const char* transport_to(int peer) const;
   size_t slot_bytes() const { return slot_bytes_; }
   int local_ranks() const { return local_ranks_; }
@@ -48,7 +51,11 @@ class Links final : public PortSource {
     }
   }
   Status flush(const Deadline& deadline) { return tcp_in_use_ ? tcp_->flush(deadline) : Status(); }
-  // A local peer whose process is gone, or -1. For when the control star can no longer tell.
+  // From here on the end of this process is no failure to the local peers.
+  void leave() {
+    if (segment_ != nullptr) segment_->rank_page(local_index_[rank_]).pid.store(0, std::memory_order_release);
+  }
+  // A local peer whose process is gone without leave(), or -1. For when the control star can no longer tell.
   int dead_local_peer() const;
 
  private:
@@ -74,6 +81,7 @@ class Links final : public PortSource {
   std::vector<Pair> shm_;  // by rank
   std::unique_ptr<TcpLinks> tcp_;
   bool tcp_in_use_ = false;
+  bool fetch_allowed_ = false;
 };
 
 }  // namespace theseus

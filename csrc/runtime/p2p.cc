@@ -12,8 +12,9 @@ namespace {
 constexpr int kCollectiveChannel = 0;
 constexpr int kPointToPointChannel = 1;
 
-SignatureTag tag_for(Collective collective, size_t count, DataType type, uint32_t request) {
+SignatureTag tag_for(int rank, Collective collective, size_t count, DataType type, uint32_t request) {
   SignatureTag tag;
+  tag.signature.rank = static_cast<int16_t>(rank);
   tag.signature.collective = collective;
   tag.signature.count = count;
   tag.signature.type = type;
@@ -65,7 +66,7 @@ Status PointToPointBatch::add(const Communicator::Impl::PointToPoint& operation)
     own.push_back(operation);
     return {};
   }
-  const SignatureTag tag = tag_for(Collective::SendRecv, operation.count, operation.type, 0);
+  const SignatureTag tag = tag_for(impl_.self->rank(), Collective::SendRecv, operation.count, operation.type, 0);
   return operation.sends ? add_send(operation.peer, operation.data, operation.bytes, kPointToPointChannel, tag)
                          : add_recv(operation.peer, operation.data, operation.bytes, kPointToPointChannel, tag);
 }
@@ -147,10 +148,10 @@ Status Communicator::Impl::run_all_to_all_v(const AllToAllVCall& call) {
     const int from = (rank + ranks - distance) % ranks;
     THESEUS_TRY(batch.add_send(to, send + call.send_offsets[to] * element, call.send_counts[to] * element,
                                kCollectiveChannel,
-                               tag_for(Collective::AllToAllV, call.send_counts[to], call.type, id)));
+                               tag_for(rank, Collective::AllToAllV, call.send_counts[to], call.type, id)));
     THESEUS_TRY(batch.add_recv(from, recv + call.recv_offsets[from] * element, call.recv_counts[from] * element,
                                kCollectiveChannel,
-                               tag_for(Collective::AllToAllV, call.recv_counts[from], call.type, id)));
+                               tag_for(rank, Collective::AllToAllV, call.recv_counts[from], call.type, id)));
   }
   if (call.send_counts[rank] > 0) {
     std::memmove(recv + call.recv_offsets[rank] * element, send + call.send_offsets[rank] * element,

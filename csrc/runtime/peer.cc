@@ -20,6 +20,9 @@ const Id128& process_id() {
   return id;
 }
 
+// What peers try to read. Volatile, so that it has an address and keeps its value there.
+const volatile uint64_t probe_value = kProbeValue;
+
 }  // namespace
 
 std::string encode(const Peer& peer) {
@@ -37,6 +40,7 @@ std::string encode(const Peer& peer) {
   out.number(peer.slots);
   out.number(static_cast<uint8_t>(peer.shared_memory));
   out.number(static_cast<uint8_t>(peer.cross_memory));
+  out.number(peer.probe);
   return out.take();
 }
 
@@ -56,6 +60,7 @@ Result<Peer> decode_peer(const std::string& bytes) {
   peer.slots = in.number<uint32_t>();
   peer.shared_memory = in.number<uint8_t>() != 0;
   peer.cross_memory = in.number<uint8_t>() != 0;
+  peer.probe = in.number<uint64_t>();
   if (!in.complete() || !server.ok() || !rails.ok()) {
     return Status::internal("a rank described itself in a form this build does not know (mixed versions?)");
   }
@@ -86,6 +91,7 @@ Result<Peer> describe_self() {
   self.slots = static_cast<uint32_t>(settings::slots());
   self.shared_memory = settings::shm();
   self.cross_memory = settings::cma() != "0";
+  self.probe = reinterpret_cast<uint64_t>(&probe_value);
   return self;
 }
 

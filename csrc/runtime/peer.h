@@ -25,7 +25,10 @@ struct Peer {
   uint32_t slots = 0;
   bool shared_memory = true;           // false: THESEUS_SHM=0
   bool cross_memory = true;            // false: THESEUS_CMA=0
+  uint64_t probe = 0;                  // address there of kProbeValue, to find out whether its memory may be read
 };
+
+inline constexpr uint64_t kProbeValue = 0x70726f6265546865;
 
 std::string encode(const Peer& peer);
 Result<Peer> decode_peer(const std::string& bytes);

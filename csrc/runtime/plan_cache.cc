@@ -57,7 +57,8 @@ Result<const PlanCache::Selection*> PlanCache::select(const CollectiveCall& call
   signature.collective = call.collective;
   signature.type = call.type;
   signature.op = op.announced;
-  signature.plan = (*plan)->digest;
+  signature.plan = static_cast<uint16_t>((*plan)->digest);
+  signature.rank = static_cast<int16_t>(rank_);
   selection.tag.base = base_hash(signature);
   Line& line = op.remembered ? recent_[place_of(call)] : unremembered_;
   line.key = key_of(call);

@@ -11,6 +11,7 @@ class RequestRun {
   // The request stays where it is until Done.
   RequestRun(Communicator::Impl& impl, Request& request) : impl_(impl), request_(request) {
     if (request.op.scaled) request.binding.scalar = request.op.scalar;
+    impl.running_tag = &request.binding.tag;
     sharing_ = request.try_shared && impl.shared != nullptr;
     if (sharing_) {
       impl.shared->start({request.binding, request.binding.tag.signature.collective,
@@ -19,6 +20,10 @@ class RequestRun {
       request.plan->execution->start(request.binding);
     }
   }
+
+  ~RequestRun() { impl_.running_tag = nullptr; }
+  RequestRun(const RequestRun&) = delete;
+  RequestRun& operator=(const RequestRun&) = delete;
 
   Advance advance() {
     if (sharing_) {

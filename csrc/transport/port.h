@@ -23,7 +23,8 @@ struct RequestSignature {
   DataType type = DataType::Int8;
   RedOp op = RedOp::Sum;
   uint8_t reserved = 0;
-  uint32_t plan = 0;  // low bits of the plan's digest
+  uint16_t plan = 0;  // low bits of the plan's digest
+  int16_t rank = -1;  // who announces this; for messages, not compared
 
   bool operator==(const RequestSignature&) const = default;
 };
@@ -37,9 +38,11 @@ struct SignatureTag {
 };
 inline constexpr uint32_t kRequestFactor = 0x9e3779b1;          // odd
 inline constexpr uint32_t kRequestFactorInverse = 0x0e8b2f51;   // of kRequestFactor modulo 2^32 (checked in signature.cc)
-uint32_t base_hash(const RequestSignature& signature);          // ignores `request`
+uint32_t base_hash(const RequestSignature& signature);          // ignores `request` and `rank`
 inline uint32_t request_hash(uint32_t base, uint32_t request) { return base + request * kRequestFactor; }
 std::string describe(const RequestSignature& signature);        // "AllReduce of 10 float32, sum, request 3"
+// Why a request cannot go on: names both ranks, and what each runs.
+Status mismatch(const RequestSignature& own, const RequestSignature& other);
 
 enum class MessageKind : uint8_t {
   Copied,      // `data` is valid until release()
@@ -55,6 +58,7 @@ struct Message {
 };
 
 inline constexpr size_t kNeverFetch = SIZE_MAX;
+inline constexpr size_t kFetchIfCrowded = SIZE_MAX - 1;  // only with more ranks than cores
 
 class SendPort {
  public:

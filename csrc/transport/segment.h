@@ -44,6 +44,7 @@ struct alignas(64) BufferBoard {
   std::atomic<uint32_t> posted;   // number of the exchange, counted from 1; written last
   alignas(64) std::atomic<uint32_t> mapped;  // 2 * exchange + 1 where all peers' buffers could be mapped, else 2 * exchange
   std::atomic<uint32_t> finished;            // number of the exchange whose request this rank has done its part of
+  RequestSignature announced;                // what `signature` is the hash of, but for the request; for messages
 };
 
 // Written by its rank, read by the others.

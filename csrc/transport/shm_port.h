@@ -91,7 +91,10 @@ class ShmRecvPort final : public RecvPort {
   const Message* peek() override {
     if (peeked_) return &message_;
     MessageLine& line = control_.lines[position_];
-    if (line.sequence.load(std::memory_order_acquire) != static_cast<uint32_t>(received_ + 1)) return nullptr;
+    if (line.sequence.load(std::memory_order_acquire) != static_cast<uint32_t>(received_ + 1)) {
+      waited_ = true;
+      return nullptr;
+    }
     return open(line);
   }
   Status fetch(void* dst, size_t offset, size_t bytes) override;
@@ -120,6 +123,7 @@ class ShmRecvPort final : public RecvPort {
   uint32_t slot_bytes_;
   size_t slot_stride_;
   bool peeked_ = false;
+  bool waited_ = false;  // looked in vain since the last message
 };
 
 }  // namespace theseus

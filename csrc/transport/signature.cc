@@ -25,4 +25,9 @@ std::string describe(const RequestSignature& s) {
   return text;
 }
 
+Status mismatch(const RequestSignature& own, const RequestSignature& other) {
+  return Status::usage("mismatched calls: rank " + std::to_string(own.rank) + " runs " + describe(own) + ", but rank " +
+                       std::to_string(other.rank) + " runs " + describe(other));
+}
+
 }  // namespace theseus

@@ -19,6 +19,7 @@ from theseus_py import Communicator, _core, create_unique_id
 Result = TypeVar("Result")
 # Far more than any call here needs, even on a machine that is busy with other things.
 PATIENCE = 120.0
+_KEPT = 3
 
 
 @contextlib.contextmanager
@@ -95,9 +96,11 @@ class Pool:
     def run_with(
         self, ranks: int, body: Callable[[Communicator], Result], environment: Mapping[str, str] | None = None
     ) -> list[Result]:
-        """As run(), over a communicator that was made under `environment` and is kept."""
+        """As run(), over a communicator that was made under `environment` and is kept while few others are asked for."""
         key = (ranks, tuple(sorted((environment or {}).items())))
         if key not in self._communicators:
+            while len(self._communicators) >= _KEPT:
+                self._destroy(next(iter(self._communicators)))
             with settings(**(environment or {})):
                 self._communicators[key] = self.join(ranks)
         communicators = self._communicators[key]
@@ -108,8 +111,11 @@ class Pool:
                 communicator.abort()
             raise
 
+    def _destroy(self, key: tuple[int, tuple[tuple[str, str], ...]]) -> None:
+        communicators = self._communicators.pop(key)
+        self.run(len(communicators), lambda rank: communicators[rank].destroy())
+
     def close(self) -> None:
         """Destroy all communicators."""
-        for communicators in self._communicators.values():
-            self.run(len(communicators), lambda rank, each=communicators: each[rank].destroy())
-        self._communicators.clear()
+        for key in list(self._communicators):
+            self._destroy(key)

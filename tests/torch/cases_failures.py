@@ -32,6 +32,13 @@ def case_missing_rank_is_named_by_monitored_barrier() -> None:
         assert "rank 0" in text and f"Rank {size - 1} failed" in text
 
 
+def case_no_time_for_monitored_barrier_is_an_error_at_once() -> None:
+    if dist.get_rank() == 0:
+        assert "timed out" in message_of(lambda: dist.monitored_barrier(timeout=timedelta(0)))
+    else:
+        time.sleep(0.2)
+
+
 def case_all_missing_ranks_are_named_on_request() -> None:
     if dist.get_rank() == 0:
         barrier = lambda: dist.monitored_barrier(timeout=timedelta(seconds=0.5), wait_all_ranks=True)  # noqa: E731

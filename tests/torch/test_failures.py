@@ -17,6 +17,7 @@ def test_missing_ranks_are_named_and_timeouts_hold(fresh_pool: Make) -> None:
         "case_missing_rank_is_named_by_monitored_barrier",
         "case_wait_with_a_timeout_raises_and_the_work_goes_on",
         "case_all_missing_ranks_are_named_on_request",
+        "case_no_time_for_monitored_barrier_is_an_error_at_once",
         "case_group_timeout_ends_a_call_that_nobody_joins",
     ):
         pool.run("cases_failures", case)

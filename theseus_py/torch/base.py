@@ -205,6 +205,9 @@ class GroupBase(_ProcessGroup):  # type: ignore[misc]
         """Wait for all ranks; fail when some do not come in time, and say which."""
         self._barriers += 1
         limit = seconds_of(self._timeout if timeout is None else timeout)
+        if timeout is not None and limit < 0:
+            # Here, unlike in wait(), no time means none, not for ever.
+            raise RuntimeError(f"Rank {self.rank()} timed out in monitoredBarrier after 0 ms")
         monitored_barrier(self._store, self.rank(), self.size(), self._barriers, limit, wait_all_ranks)
 
     # --- Calls.

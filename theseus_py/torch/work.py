@@ -12,13 +12,16 @@ import torch
 import torch.distributed as dist
 from torch.futures import Future
 
-from theseus_py.errors import TheseusError
+from theseus_py.errors import TheseusError, Timeout
 from theseus_py.torch.p2p import NativeWork
 
 
 def backend_error(error: TheseusError) -> dist.DistBackendError:
     """Return the RuntimeError that torch's users expect, with our text and our error as its cause."""
-    wrapped = dist.DistBackendError(str(error))
+    text = str(error)
+    if isinstance(error, Timeout):
+        text = f"the call ran into its timeout or the group's: {text}"
+    wrapped = dist.DistBackendError(text)
     wrapped.__cause__ = error
     return wrapped
 

@@ -154,18 +154,22 @@ TEST_P(BuiltInExecution, GivesTheReferencesResult) {
   }
 }
 
-// The same where large pieces are passed by reference to the user's buffers.
-TEST_P(BuiltInExecution, GivesTheReferencesResultByReference) {
+// The same where large pieces are passed by reference to the user's buffers, or share one copy in a slot.
+TEST_P(BuiltInExecution, GivesTheReferencesResultForLargePieces) {
   const int ranks = GetParam();
-  ShmWorld world(geometry_of(ranks, 2, kSlotBytes), {.same_process = true});
-  for_each_plan(ranks, 9001, [&](CollectiveCase test, const Plan& plan) {
-    for (const bool in_place : {false, true}) {
-      if (in_place && !has_in_place_form(test.collective)) continue;
-      test.in_place = in_place;
-      test.op = RedOp::Max;
-      EXPECT_EQ(Request<int32_t>(test, plan, world, 5000).run_in_turn(1), "");
+  for (const bool references : {false, true}) {
+    for (const int slots : {2, kMaxSlots}) {
+      ShmWorld world(geometry_of(ranks, slots, kSlotBytes), {.same_process = references});
+      for_each_plan(ranks, 9001, [&](CollectiveCase test, const Plan& plan) {
+        for (const bool in_place : {false, true}) {
+          if (in_place && !has_in_place_form(test.collective)) continue;
+          test.in_place = in_place;
+          test.op = RedOp::Max;
+          EXPECT_EQ(Request<int32_t>(test, plan, world, references ? 5000 : 2200).run_in_turn(slots), "");
+        }
+      });
     }
-  });
+  }
 }
 
 // The same with a thread for each rank, request after request over the same connections.

@@ -47,7 +47,7 @@ TEST_P(Collectives, GiveTheReferencesResult) {
   Ranks ranks(GetParam());
   ranks.run([&](Communicator& communicator) {
     for (const Collective collective : kCollectivesWithPlans) {
-      for (const size_t count : {1, 13, 20000}) {
+      for (const size_t count : {1, 13, 70000}) {
         for (const bool in_place : {false, true}) {
           if (in_place && collective == Collective::AllToAll) continue;
           CollectiveCase test{collective, ranks.size(), count};
@@ -198,15 +198,17 @@ TEST(Arguments, AreCheckedBeforeAnythingMoves) {
   });
 }
 
-// Ranks that make different calls all learn of it, and at least one message names both calls.
-TEST(Mismatch, IsNamed) {
+class Mismatch : public ::testing::TestWithParam<size_t> {};
+
+// Ranks that make different calls all learn of it, however the sizes differ, and at least one message names both calls.
+TEST_P(Mismatch, IsNamed) {
   Ranks ranks(2);
   std::vector<std::string> messages(2);
   ranks.run([&](Communicator& communicator) {
-    std::vector<float> data(64);
+    std::vector<float> data(GetParam());
     CollectiveCall call;
     call.send = call.recv = data.data();
-    call.count = communicator.rank() == 0 ? 32 : 64;
+    call.count = communicator.rank() == 0 ? 32 : GetParam();
     const Status status = communicator.submit(call);
     EXPECT_FALSE(status.ok());
     EXPECT_FALSE(communicator.async_error().ok());
@@ -215,8 +217,10 @@ TEST(Mismatch, IsNamed) {
   });
   const std::string both = messages[0] + messages[1];
   EXPECT_NE(both.find("of 32 float32"), std::string::npos) << both;
-  EXPECT_NE(both.find("of 64 float32"), std::string::npos) << both;
+  EXPECT_NE(both.find("of " + std::to_string(GetParam()) + " float32"), std::string::npos) << both;
 }
+
+INSTANTIATE_TEST_SUITE_P(Sizes, Mismatch, ::testing::Values(64, 10'000, 1'000'000));
 
 }  // namespace
 }  // namespace theseus

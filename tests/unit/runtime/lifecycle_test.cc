@@ -222,7 +222,9 @@ TEST(TimeLimit, EndsACallWithoutPartner) {
   ranks[0].set_timeout(0.05);
   const Status status = ranks[0].barrier();
   EXPECT_EQ(status.code(), Code::Timeout) << status.message();
-  EXPECT_FALSE(ranks[1].barrier().ok()) << "the other rank was told";
+  Status other;
+  while (other.ok()) other = ranks[1].barrier();  // the first may still find what the other rank had sent
+  EXPECT_FALSE(ranks[1].async_error().ok());
 }
 
 }  // namespace
