@@ -1,8 +1,8 @@
 """What a communicator holds in memory: idle, and after a large all-reduce; 4 ranks on one machine, in C.
 
 Counted is what the kernel says the processes have more than before: anonymous memory, and their shares (Pss) of shared
-memory, so that a page that four ranks use counts once. Threads, sockets' user-side buffers, heap and segments are in it;
-program text and the caller's buffers are not.
+memory, so that a page that four ranks use counts once. Stacks of threads, heap and segments are in it; program text and
+the caller's buffers are not.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Eight ranks on one processor: 1,000 all-reduces of 1 KB.
 
-A rank that waits must let the others run. Linux shares processors between sessions, so there are two cases: all ranks in
-one session, as MPI launchers have it, and each in its own, as torchrun has it.
+A rank that waits must let the others run. Linux shares processors between sessions, so there are two cases: all ranks
+in one session, as MPI launchers have it, and each in its own, as torchrun has it.
 """
 
 from __future__ import annotations

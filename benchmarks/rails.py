@@ -1,8 +1,8 @@
 """Collectives over TCP rails of a set speed, against what all rails together allow.
 
 Four virtual hosts on loopback with four rails each; every rail is paced at 200 Mbit/s in each direction. What a host
-must send or receive at least, whatever the algorithm, divided by the speed of its rails, is the time allowed. With N bytes
-in the sense of nccl-tests, H hosts and K ranks a host:
+must send or receive at least, whatever the algorithm, divided by the speed of its rails, is the time allowed. With N
+bytes in the sense of nccl-tests, H hosts and K ranks a host:
 
     all-reduce       2 (H-1)/H N   a host's part of the sum goes out, the sum of the others comes in
     all-gather         (H-1)/H N   N is what all ranks have in the end

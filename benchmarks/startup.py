@@ -37,9 +37,8 @@ def main() -> int:
             samples[ranks] = [{"seconds": float(line[0]), "ready": float(line[1])} for line in lines]
             whole = median(sample["seconds"] for sample in samples[ranks])
             ready = median(sample["ready"] for sample in samples[ranks])
-            results.append(
-                Result(f"{ranks} ranks, first all-reduce done (ready {ready * 1e3:.3g} ms)", whole * 1e3, target * 1e3, "ms")
-            )
+            name = f"{ranks} ranks, first all-reduce done (ready {ready * 1e3:.3g} ms)"
+            results.append(Result(name, whole * 1e3, target * 1e3, "ms"))
     except (ours.NotBuilt, InstallError, NativeFailed) as error:
         print(error, file=sys.stderr)
         return 2

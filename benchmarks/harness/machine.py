@@ -78,7 +78,8 @@ def describe() -> dict[str, object]:
 
 def in_words(machine: dict[str, object]) -> str:
     """One line of what `describe` gives."""
-    return "on {processor}, {processors} processors, Linux {kernel}, load {load:.1f}, {date}".format(**machine)
+    what = f"on {machine['processor']}, {machine['processors']} processors, Linux {machine['kernel']}"
+    return f"{what}, load {machine['load']:.1f}, {machine['date']}"
 
 
 def _processor() -> str:

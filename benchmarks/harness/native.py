@@ -25,9 +25,9 @@ def build(name: str, sources: Sequence[str], folder: Path, *, shared: bool = Fal
     target = bench_folder() / (f"{name}.so" if shared else name)
     note = target.with_name(f"{name}.from")
     inputs = [*SOURCES.iterdir(), folder / "lib/libnccl.so.2"]
-    if target.exists() and note.exists() and note.read_text() == str(folder):
-        if all(target.stat().st_mtime > path.stat().st_mtime for path in inputs):
-            return target
+    same_library = target.exists() and note.exists() and note.read_text() == str(folder)
+    if same_library and all(target.stat().st_mtime > path.stat().st_mtime for path in inputs):
+        return target
     target.parent.mkdir(parents=True, exist_ok=True)
     # Under a name of its own first: another benchmark may run the old one just now.
     fresh = target.with_name(f"{target.name}.{os.getpid()}")

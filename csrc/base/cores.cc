@@ -3,14 +3,15 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <bit>
+#include <cstdint>
 #include <cstdio>
 #include <memory>
 
 namespace theseus {
-namespace {
 
 // "max 100000" or "150000 100000": quota and period of cgroup v2, in microseconds.
-int quota_cores() {
+int core_quota() {
   const std::unique_ptr<FILE, int (*)(FILE*)> file(fopen("/sys/fs/cgroup/cpu.max", "re"),
                                                    [](FILE* f) { return f != nullptr ? fclose(f) : 0; });
   long quota = 0;
@@ -19,19 +20,28 @@ int quota_cores() {
   return static_cast<int>((quota + period - 1) / period);
 }
 
-int count_cores() {
+std::string core_mask() {
   cpu_set_t set;
   CPU_ZERO(&set);
-  const int mask = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-  const int quota = quota_cores();
-  return std::max(1, quota > 0 ? std::min(mask, quota) : mask);
+  if (sched_getaffinity(0, sizeof set, &set) != 0) CPU_SET(0, &set);
+  std::string mask;
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (!CPU_ISSET(core, &set)) continue;
+    mask.resize(static_cast<size_t>(core / 8 + 1));
+    mask.back() = static_cast<char>(static_cast<uint8_t>(mask.back()) | 1u << (core % 8));
+  }
+  return mask;
 }
 
-}  // namespace
-
-int usable_cores() {
-  static const int cores = count_cores();
-  return cores;
+int count_cores(const std::vector<std::string>& masks) {
+  std::string all;
+  for (const std::string& mask : masks) {
+    all.resize(std::max(all.size(), mask.size()));
+    for (size_t i = 0; i < mask.size(); ++i) all[i] = static_cast<char>(all[i] | mask[i]);
+  }
+  int cores = 0;
+  for (const char byte : all) cores += std::popcount(static_cast<uint8_t>(byte));
+  return std::max(1, cores);
 }
 
 }  // namespace theseus

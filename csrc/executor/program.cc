@@ -79,6 +79,8 @@ void Program::add_step(const Instruction& instruction) {
   reduces_ |= instruction.opcode == Opcode::Fold || instruction.opcode == Opcode::Reduce ||
               instruction.opcode == Opcode::RecvReduceCopy || instruction.opcode == Opcode::RecvReduceSend ||
               instruction.opcode == Opcode::RecvReduceCopySend;
+  only_copies_ &= instruction.opcode == Opcode::Nop || instruction.opcode == Opcode::Send ||
+                  instruction.opcode == Opcode::Recv || instruction.opcode == Opcode::Copy;
   step.src = locate(instruction.src);
   step.dst = locate(instruction.dst);
   if (!instruction.fold.empty()) {

@@ -54,6 +54,8 @@ class Program {
   int scratch_chunks() const { return scratch_chunks_; }
   int copy_groups() const { return copy_groups_; }
   bool rendezvous_safe() const { return rendezvous_safe_; }
+  // Only plain sends, receives and copies between Input and Output: every message may be one reference of any length.
+  bool only_copies() const { return only_copies_ && rendezvous_safe_ && scratch_chunks_ == 0; }
   // Whether any instruction combines values.
   bool reduces() const { return reduces_; }
   std::span<SendPort* const> send_ports() const { return send_ports_; }
@@ -77,6 +79,7 @@ class Program {
   int copy_groups_ = 0;
   bool rendezvous_safe_ = false;
   bool reduces_ = false;
+  bool only_copies_ = true;
 };
 
 }  // namespace theseus

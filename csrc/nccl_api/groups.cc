@@ -46,6 +46,7 @@ ncclResult_t note_group_error(ncclResult_t error) {
   if (error != ncclInProgress && group.error == ncclSuccess && group_depth() > 0) {
     group.error = error;
     group.message = last_error();
+    (void)group_error(Status(static_cast<Code>(error), group.message));
   }
   return error;
 }

@@ -120,7 +120,8 @@ Work halving_doubling_work(const Shape& s) {
   w.shm_steps = 2 * s.rounds - w.net_steps;
   w.messages = 4 * (s.n - 1);
   w.moved = 4 * s.bytes * (s.n - 1) / s.n;
-  w.net_bytes = 2 * s.bytes * s.locals * (s.hosts - 1) / s.hosts;
+  // Twice what it sends: the rounds of a piece wait for each other, and half of the time the rails do too.
+  w.net_bytes = 2 * 2 * s.bytes * s.locals * (s.hosts - 1) / s.hosts;
   return w;
 }
 

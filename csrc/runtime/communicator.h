@@ -155,6 +155,8 @@ class Communicator {
 void group_start();
 Status group_end();
 int group_depth();
+// Notes that a call inside this thread's group was refused: group_end() runs nothing then, and returns the first error.
+Status group_error(Status status);
 
 // Page-aligned memory that peers on the same host can map (no copy is needed for it). Freed by mem_free only.
 Result<void*> mem_alloc(size_t bytes);

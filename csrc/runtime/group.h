@@ -22,7 +22,5 @@ struct GroupItem {
 
 // Adds to this thread's group; it is open.
 void group_add(GroupItem item);
-// An error at a call inside the group: the group still ends, and group_end() returns the first one.
-Status group_error(Status status);
 
 }  // namespace theseus

@@ -3,7 +3,6 @@
 #include <set>
 
 #include "base/bytes.h"
-#include "base/cores.h"
 #include "base/env.h"
 #include "base/fork.h"
 #include "base/log.h"
@@ -177,7 +176,7 @@ Status Communicator::Impl::become_ready() {
   }
   timeout = settings::timeout();
   // With more ranks than cores, whoever spins keeps the one it waits for from running.
-  crowded = links != nullptr && links->local_ranks() > usable_cores();
+  crowded = links != nullptr && links->crowded();
   spins = static_cast<int>(crowded ? std::min<int64_t>(settings::spin(), 20) : settings::spin());
   phase.store(Phase::Ready, std::memory_order_release);
   THESEUS_INFO(kLogInit, "communicator %s%s: rank %d of %d is ready", id.to_string().c_str(),

@@ -44,6 +44,15 @@ Links::Links(int rank, const std::vector<Peer>& peers, const Topology& topology)
   for (size_t other = 0; other < peers.size(); ++other) {
     if (topology.host_of_rank[other] == topology.host_of_rank[rank]) local_index_[other] = local_ranks_++;
   }
+  std::vector<std::string> masks;
+  int quota = 0;
+  for (size_t other = 0; other < peers.size(); ++other) {
+    if (!is_local(static_cast<int>(other))) continue;
+    masks.push_back(peers[other].core_mask);
+    quota = std::max(quota, peers[other].core_quota);
+  }
+  local_cores_ = count_cores(masks);
+  if (quota > 0) local_cores_ = std::min(local_cores_, quota);
 }
 
 Links::~Links() = default;
@@ -162,15 +171,17 @@ bool Links::can_fetch() const {
   return peers_[rank_].cross_memory;
 }
 
+// With a core for every rank, both ends copying through the slots overtake one end copying alone. Without, the fewer
+// copies the better.
+size_t Links::largest_fetch() const { return crowded() ? kFetchIfCrowded : 2 << 20; }
+
 ReferencePolicy Links::references_to(int peer) const {
   ReferencePolicy policy;
   policy.same_process = peers_[peer].process == peers_[rank_].process;
   policy.shared_memory = true;
   policy.cross_memory = fetch_allowed_;
-  policy.smallest_remote = 32 << 10;
-  // With a core for every rank, both ends copying through the slots overtake one end copying alone. Without, the fewer
-  // copies the better.
-  policy.largest_remote = local_ranks_ <= usable_cores() ? 2 << 20 : kFetchIfCrowded;
+  policy.smallest_remote = kSmallestFetch;
+  policy.largest_remote = largest_fetch();
   return policy;
 }
 

@@ -15,6 +15,9 @@
 
 namespace theseus {
 
+// process_vm_readv costs a system call: below this a copy through a slot is quicker.
+inline constexpr size_t kSmallestFetch = 32 << 10;
+
 // A rank that waits for sockets is not woken by a doorbell, so it looks at shared memory this often by itself.
 inline constexpr long kMixedSleepNs = 50'000;
 
@@ -34,9 +37,15 @@ class Links final : public PortSource {
   // Whether process_vm_readv works on every local peer (by trying it). Only if it does on all ranks may it be used.
   bool can_fetch() const;
   void allow_fetch(bool allowed) { fetch_allowed_ = allowed; }
+  // Whether every local peer's memory is read directly for requests of `total` bytes a rank. Equal on all local ranks.
+  bool fetches(size_t total) const {
+    return fetch_allowed_ && total >= kSmallestFetch && total <= largest_fetch();
+  }
   const char* transport_to(int peer) const;
   size_t slot_bytes() const { return slot_bytes_; }
   int local_ranks() const { return local_ranks_; }
+  // More local ranks than cores that they may run on: launchers may bind each to its own, so all masks count.
+  bool crowded() const { return local_ranks_ > local_cores_; }
   Segment* segment() const { return segment_.get(); }  // null where this rank is alone on its host
 
   bool uses_network() const { return tcp_in_use_; }
@@ -59,6 +68,7 @@ class Links final : public PortSource {
   int dead_local_peer() const;
 
  private:
+  size_t largest_fetch() const;
   Links(int rank, const std::vector<Peer>& peers, const Topology& topology);
   Status build_segment(const CommId& communicator, const std::vector<Peer>& peers, const Deadline& deadline);
   Status share_segment(const CommId& communicator, const std::vector<int>& locals, const Deadline& deadline);
@@ -76,6 +86,7 @@ class Links final : public PortSource {
   Topology topology_;
   std::vector<int> local_index_;  // by rank; -1: on another host
   int local_ranks_ = 0;
+  int local_cores_ = 1;
   size_t slot_bytes_ = 0;
   std::unique_ptr<Segment> segment_;
   std::vector<Pair> shm_;  // by rank

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "base/bytes.h"
+#include "base/cores.h"
 #include "base/env.h"
 #include "net/interfaces.h"
 #include "net/process_server.h"
@@ -40,6 +41,8 @@ std::string encode(const Peer& peer) {
   out.number(peer.slots);
   out.number(static_cast<uint8_t>(peer.shared_memory));
   out.number(static_cast<uint8_t>(peer.cross_memory));
+  out.text(peer.core_mask);
+  out.number(peer.core_quota);
   out.number(peer.probe);
   return out.take();
 }
@@ -60,6 +63,8 @@ Result<Peer> decode_peer(const std::string& bytes) {
   peer.slots = in.number<uint32_t>();
   peer.shared_memory = in.number<uint8_t>() != 0;
   peer.cross_memory = in.number<uint8_t>() != 0;
+  peer.core_mask = in.text(512);
+  peer.core_quota = in.number<int32_t>();
   peer.probe = in.number<uint64_t>();
   if (!in.complete() || !server.ok() || !rails.ok()) {
     return Status::internal("a rank described itself in a form this build does not know (mixed versions?)");
@@ -91,6 +96,8 @@ Result<Peer> describe_self() {
   self.slots = static_cast<uint32_t>(settings::slots());
   self.shared_memory = settings::shm();
   self.cross_memory = settings::cma() != "0";
+  self.core_mask = core_mask();
+  self.core_quota = core_quota();
   self.probe = reinterpret_cast<uint64_t>(&probe_value);
   return self;
 }

@@ -25,6 +25,8 @@ struct Peer {
   uint32_t slots = 0;
   bool shared_memory = true;           // false: THESEUS_SHM=0
   bool cross_memory = true;            // false: THESEUS_CMA=0
+  std::string core_mask;               // cores it may run on
+  int32_t core_quota = 0;              // cores that it may use at a time; 0: no limit
   uint64_t probe = 0;                  // address there of kProbeValue, to find out whether its memory may be read
 };
 

@@ -44,7 +44,7 @@ Result<const PlanCache::Selection*> PlanCache::select(const CollectiveCall& call
   const BufferShape buffers = buffer_shape(call.collective, summary_.ranks, call.root, rank_);
   Selection selection;
   selection.plan = *plan;
-  selection.piece_bytes = piece_bytes_for(call.collective, block);
+  selection.piece_bytes = piece_bytes_for(*(*plan)->program, call.collective, block);
   selection.input_bytes = block * static_cast<size_t>(buffers.input_blocks);
   selection.output_bytes = block * static_cast<size_t>(buffers.output_blocks);
   // Judged by what all ranks know alike: the root of a Broadcast has input, the others have not.
@@ -89,10 +89,15 @@ Result<PreparedPlan*> PlanCache::prepare(const std::string& algorithm, Collectiv
   return &plans_.emplace(key, std::move(prepared)).first->second;
 }
 
-// Pieces small enough to stay in the cache between their two copies, and to keep a chain of ranks busy; never more than
-// a slot holds.
-size_t PlanCache::piece_bytes_for(Collective, size_t) const {
-  return links_ == nullptr ? size_t{1} << 30 : links_->slot_bytes();
+// What a slot holds; or a whole chunk, where no message of the request goes through a slot, because every rank reads
+// its peers' memory directly.
+size_t PlanCache::piece_bytes_for(const Program& program, Collective collective, size_t block_bytes) const {
+  if (links_ == nullptr) return size_t{1} << 30;
+  const bool both_ways = collective == Collective::AllGather || collective == Collective::AllToAll;
+  if (both_ways && summary_.hosts == 1 && program.only_copies() && links_->fetches(block_bytes)) {
+    return std::max(links_->slot_bytes(), block_bytes);
+  }
+  return links_->slot_bytes();
 }
 
 }  // namespace theseus

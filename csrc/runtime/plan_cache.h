@@ -68,7 +68,7 @@ class PlanCache {
     Selection selection;
   };
   Result<PreparedPlan*> prepare(const std::string& algorithm, Collective collective, int root);
-  size_t piece_bytes_for(Collective collective, size_t block_bytes) const;
+  size_t piece_bytes_for(const Program& program, Collective collective, size_t block_bytes) const;
 
   int rank_;
   Topology topology_;

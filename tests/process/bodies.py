@@ -16,6 +16,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -237,7 +238,7 @@ def limited(rank: int, ranks: int, files: int, memory: int) -> None:
     if files:
         resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
     if memory:
-        size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+        size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (size + memory, size + memory))
     attempt(lambda: Communicator.init(unique_id, ranks, rank).barrier())
     os._exit(0)

@@ -96,7 +96,7 @@ class Pool:
     def run_with(
         self, ranks: int, body: Callable[[Communicator], Result], environment: Mapping[str, str] | None = None
     ) -> list[Result]:
-        """As run(), over a communicator that was made under `environment` and is kept while few others are asked for."""
+        """As run(), over a communicator that was made under `environment` and kept until others are asked for."""
         key = (ranks, tuple(sorted((environment or {}).items())))
         if key not in self._communicators:
             while len(self._communicators) >= _KEPT:

@@ -278,4 +278,3 @@ def test_processes_compute_what_numpy_computes(place: Place, environment: dict[s
     with Ranks("calls_of_seed", 4, place, environment, seed=5, rounds=48) as ranks:
         ranks.wait_for("done")
         assert [each.wait_for_end() for each in ranks.all] == [0] * 4
-

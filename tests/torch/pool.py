@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 from typing import Any
@@ -60,6 +62,9 @@ class Pool:
             # Once one rank has failed, the others may wait for it in vain.
             if not pipe.poll(5.0 if failures else timeout):
                 failures.append(f"rank {rank}: no answer after {timeout} s")
+                # It writes to its standard error where it hangs.
+                self._processes[rank].send_signal(signal.SIGUSR1)
+                time.sleep(0.2)
                 continue
             try:
                 good, value = pipe.recv()

@@ -20,7 +20,7 @@ from theseus_py.torch.base import GroupBase
 from theseus_py.torch.reductions import Reduction
 from theseus_py.torch.tensors import (
     NUMBERS,
-    REDUCTIONS,
+    REDUCTION_BY_HASH,
     flatten,
     readable,
     same_dtype,
@@ -65,7 +65,7 @@ class ProcessGroupTheseus(GroupBase):
         if type(opts) is AllreduceOptions and not opts.asyncOp and len(tensors) == 1:
             tensor = tensors[0]
             code = NUMBERS.get(tensor.dtype)
-            reduction = REDUCTIONS.get(opts.reduceOp.op)  # type: ignore[attr-defined]
+            reduction = REDUCTION_BY_HASH.get(hash(opts.reduceOp))
             if (
                 code is not None
                 and reduction is not None

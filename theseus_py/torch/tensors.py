@@ -47,6 +47,8 @@ REDUCTIONS: dict[Any, int] = {
     ReduceOp.MIN: int(RedOp.MIN),
     ReduceOp.AVG: int(RedOp.AVG),
 }
+# The same by hash(options.reduceOp), which is the operation's number: far faster than to make and hash its enum value.
+REDUCTION_BY_HASH: dict[int, int] = {hash(ReduceOp(kind)): number for kind, number in REDUCTIONS.items()}
 BITWISE: dict[Any, Callable[..., torch.Tensor]] = {
     ReduceOp.BAND: torch.bitwise_and,
     ReduceOp.BOR: torch.bitwise_or,

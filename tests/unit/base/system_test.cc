@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "base/cores.h"
 #include "base/fd.h"
 #include "base/fork.h"
 #include "base/futex.h"
@@ -49,6 +50,16 @@ TEST(Ids, DerivedIdsDependOnEverythingAndNothingElse) {
   EXPECT_EQ(seen.size(), 1003u);
   EXPECT_FALSE(random_id() == random_id());
   EXPECT_EQ((Id128{1, 0xab}).to_string(), "000000000000000100000000000000ab");
+}
+
+// Ranks that a launcher binds to a core each have as many cores together as there are ranks.
+TEST(Cores, MasksAddUp) {
+  const std::string first("\x01", 1), second("\x02", 1), tenth("\0\x02", 2);
+  EXPECT_EQ(count_cores({first}), 1);
+  EXPECT_EQ(count_cores({first, first}), 1);
+  EXPECT_EQ(count_cores({first, second, tenth}), 3);
+  EXPECT_EQ(count_cores({}), 1);
+  EXPECT_GE(count_cores({core_mask()}), 1);
 }
 
 TEST(Futex, WakesAcrossProcessesAndTimesOut) {

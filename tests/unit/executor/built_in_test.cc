@@ -160,12 +160,12 @@ TEST_P(BuiltInExecution, GivesTheReferencesResultForLargePieces) {
   for (const bool references : {false, true}) {
     for (const int slots : {2, kMaxSlots}) {
       ShmWorld world(geometry_of(ranks, slots, kSlotBytes), {.same_process = references});
-      for_each_plan(ranks, 9001, [&](CollectiveCase test, const Plan& plan) {
+      for_each_plan(ranks, 4001, [&](CollectiveCase test, const Plan& plan) {
         for (const bool in_place : {false, true}) {
           if (in_place && !has_in_place_form(test.collective)) continue;
           test.in_place = in_place;
           test.op = RedOp::Max;
-          EXPECT_EQ(Request<int32_t>(test, plan, world, references ? 5000 : 2200).run_in_turn(slots), "");
+          EXPECT_EQ(Request<int32_t>(test, plan, world, references ? 4400 : 2200).run_in_turn(slots), "");
         }
       });
     }
@@ -184,7 +184,7 @@ TEST_P(BuiltInExecution, GivesTheReferencesResultInThreads) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, BuiltInExecution, ::testing::Values(1, 2, 3, 4, 5, 8));
+INSTANTIATE_TEST_SUITE_P(Ranks, BuiltInExecution, ::testing::Values(1, 2, 3, 5, 8));
 
 }  // namespace
 }  // namespace theseus

@@ -238,6 +238,25 @@ TEST(Instructions, FoldKeepsItsOrder) {
   }
 }
 
+// A Fold into Scratch is as long as what arrives, in every piece: the last one is shorter, and there may be an earlier
+// longer one there.
+TEST(Instructions, FoldsIntoScratch) {
+  for (const size_t count : kCounts) {
+    Bench bench(3);
+    bench.plan.rank_plans[1].scratch_chunks = 1;
+    Instruction fold = make(Opcode::Fold, kInput, kScratch);
+    fold.fold = {static_cast<int16_t>(bench.from(1, 0)), kLocalOperand, static_cast<int16_t>(bench.from(1, 2))};
+    bench.block(0, {make(Opcode::Send, kInput, kNone, -1, bench.to(0, 1))});
+    bench.block(1, {fold, make(Opcode::Copy, kScratch, kOutput)});
+    bench.block(2, {make(Opcode::Send, kInput, kNone, -1, bench.to(2, 1))});
+    bench.start(count, kPiece);
+    bench.run_to_end();
+    for (size_t i = 0; i < count; ++i) {
+      ASSERT_EQ(bench.outputs[1][i], bench.inputs[0][i] + bench.inputs[1][i] + bench.inputs[2][i]);
+    }
+  }
+}
+
 // Where the request scales, every first reading of Input is scaled, by each rank's own factor, and nothing else is.
 TEST(Instructions, InputsAreScaledOnce) {
   Bench bench(3);
