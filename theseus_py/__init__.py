@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from theseus_py.communicator import Explanation as Explanation
     from theseus_py.communicator import PreMulSum as PreMulSum
     from theseus_py.communicator import Work as Work
+    from theseus_py.communicator import counters as counters
     from theseus_py.communicator import create_unique_id as create_unique_id
     from theseus_py.communicator import group as group
     from theseus_py.communicator import init_all as init_all
@@ -40,6 +41,7 @@ _WHERE = {
     "RedOp": "dtypes",
     "TheseusError": "errors",
     "Work": "communicator",
+    "counters": "communicator",
     "create_unique_id": "communicator",
     "empty": "buffers",
     "group": "communicator",
@@ -56,6 +58,7 @@ __all__ = [
     "RedOp",
     "TheseusError",
     "Work",
+    "counters",
     "create_unique_id",
     "empty",
     "group",

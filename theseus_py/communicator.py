@@ -313,3 +313,13 @@ def group() -> Iterator[None]:
             _core.group_end()
         raise
     _core.group_end()
+
+
+def counters() -> dict[str, Any]:
+    """What this process has done so far.
+
+    ``collectives`` maps a collective's name to its ``requests``, ``bytes`` (of the larger of both buffers) and
+    ``failures``; ``flows`` lists, for each peer host and rail that TCP data went to, ``bytes``, ``messages`` and
+    ``backlogged_seconds``, the time in which data was waiting to go.
+    """
+    return _core.counters()

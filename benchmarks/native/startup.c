@@ -19,8 +19,7 @@ static void first_all_reduce(struct rank* self) {
   ranks_wait(self);
   ranks_demand(self, "ncclCommInitRank", ncclCommInitRank(&communicator, self->ranks, id, self->rank));
   self->notes[READY] = now_seconds();
-  ranks_demand(self, "ncclAllReduce",
-               ncclAllReduce(&value, &value, 1, ncclFloat32, ncclSum, communicator, NULL));
+  ranks_demand(self, "ncclAllReduce", ncclAllReduce(&value, &value, 1, ncclFloat32, ncclSum, communicator, NULL));
   self->notes[DONE] = now_seconds();
   if (value != (float)self->ranks) {
     fprintf(stderr, "rank %d: the sum of %d ones is %g\n", self->rank, self->ranks, (double)value);

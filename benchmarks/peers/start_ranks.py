@@ -20,7 +20,8 @@ def place(rank: int, ranks: int) -> dict[str, str]:
     hosts = int(os.environ.get("THESEUS_BENCH_HOSTS", "1"))
     if hosts > 1:
         host, rails = rank * hosts // ranks, int(os.environ.get("THESEUS_BENCH_RAILS", "1"))
-        variables["THESEUS_HOST"] = f"host{host}"
+        # Hosts of one name share their NICs, whichever job they belong to.
+        variables["THESEUS_HOST"] = f"bench{os.getpid()}-{host}"
         variables["THESEUS_NICS"] = ",".join(f"127.0.{host + 1}.{rail + 1}" for rail in range(rails))
     return variables
 

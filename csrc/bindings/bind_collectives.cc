@@ -20,7 +20,8 @@ template <class Now, class Later>
 py::object run(Handle& handle, bool asynchronous, Buffer&& first, Buffer&& second, Now now, Later later) {
   if (asynchronous) [[unlikely]] {
     if (group_depth() > 0) {
-      throw StatusError(Status::usage("async_op=True inside group(): a group runs when it ends; leave one of the two out"));
+      throw StatusError(
+          Status::usage("async_op=True inside group(): a group runs when it ends; leave one of the two out"));
     }
     std::shared_ptr<Work> work;
     {
@@ -81,10 +82,13 @@ int op_for(const char* function, const ElementType& element, py::handle op) {
   if (element.boolean) {
     // Kept at 0 and 1: "sum" is or, "prod" is and, as torch defines it.
     switch (static_cast<RedOp>(code)) {
-      case RedOp::Sum: case RedOp::Max: return static_cast<int>(RedOp::Max);
-      case RedOp::Prod: case RedOp::Min: return static_cast<int>(RedOp::Min);
-      default: throw StatusError(Status::argument(std::string(function) + ": bool can be reduced by sum (or), prod (and), "
-                                                  "max and min only"));
+      case RedOp::Sum:
+      case RedOp::Max: return static_cast<int>(RedOp::Max);
+      case RedOp::Prod:
+      case RedOp::Min: return static_cast<int>(RedOp::Min);
+      default:
+        throw StatusError(Status::argument(std::string(function) + ": bool can be reduced by sum (or), prod (and), "
+                                                                   "max and min only"));
     }
   }
   if (element.parts == 2 && code != static_cast<int>(RedOp::Sum) && code != static_cast<int>(RedOp::Avg)) {
@@ -103,10 +107,10 @@ void check_types(const char* function, const Buffer& send, const Buffer& recv) {
 void check_share(const char* function, const char* large_name, const Buffer& large, const char* small_name,
                  const Buffer& small, int ranks) {
   if (large.elements() == small.elements() * static_cast<size_t>(ranks)) return;
-  throw StatusError(Status::argument(std::string(function) + ": " + large_name + " holds " + to_string(large.elements()) +
-                                     " elements, but " + small_name + " holds " + to_string(small.elements()) + " and " +
-                                     to_string(ranks) + " ranks take part, so it must hold " +
-                                     to_string(small.elements() * static_cast<size_t>(ranks))));
+  throw StatusError(Status::argument(
+      std::string(function) + ": " + large_name + " holds " + to_string(large.elements()) + " elements, but " +
+      small_name + " holds " + to_string(small.elements()) + " and " + to_string(ranks) +
+      " ranks take part, so it must hold " + to_string(small.elements() * static_cast<size_t>(ranks))));
 }
 
 void check_equal(const char* function, const Buffer& send, const Buffer& recv) {
@@ -140,7 +144,8 @@ py::object all_reduce(Handle& handle, py::handle send, py::handle recv, py::hand
     check_types("all_reduce", input, output);
     check_equal("all_reduce", input, output);
   }
-  CollectiveCall call = call_of(Collective::AllReduce, &input, in_place ? &input : &output, input.count(), input.element().type);
+  CollectiveCall call =
+      call_of(Collective::AllReduce, &input, in_place ? &input : &output, input.count(), input.element().type);
   call.op = op_for("all_reduce", input.element(), op);
   return submit(handle, call, asynchronous, std::move(input), std::move(output));
 }
@@ -219,7 +224,8 @@ py::object gather(Handle& handle, py::handle send, py::handle recv, int root, bo
     check_types("gather", input, output);
     check_share("gather", "recv", output, "send", input, communicator->ranks());
   }
-  CollectiveCall call = call_of(Collective::Gather, &input, is_root ? &output : nullptr, input.count(), input.element().type);
+  CollectiveCall call =
+      call_of(Collective::Gather, &input, is_root ? &output : nullptr, input.count(), input.element().type);
   call.root = root;
   return submit(handle, call, asynchronous, std::move(input), std::move(output));
 }
@@ -236,7 +242,8 @@ py::object scatter(Handle& handle, py::handle send, py::handle recv, int root, b
     check_types("scatter", input, output);
     check_share("scatter", "send", input, "recv", output, communicator->ranks());
   }
-  CollectiveCall call = call_of(Collective::Scatter, is_root ? &input : nullptr, &output, output.count(), output.element().type);
+  CollectiveCall call =
+      call_of(Collective::Scatter, is_root ? &input : nullptr, &output, output.count(), output.element().type);
   call.root = root;
   return submit(handle, call, asynchronous, std::move(input), std::move(output));
 }

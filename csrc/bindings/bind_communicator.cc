@@ -2,8 +2,12 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <chrono>
 #include <cstring>
+#include <thread>
 
+#include "base/clock.h"
+#include "base/env.h"
 #include "bindings/handle.h"
 #include "bindings/module.h"
 
@@ -22,7 +26,10 @@ Handle::~Handle() {
   if (finalizing) return;
   Communicator* communicator = take();
   py::gil_scoped_release release;
-  (void)Communicator::destroy(communicator);
+  // What is outstanding may end; where peers never come, nobody could end the wait: the last reference is gone.
+  const Deadline patience = Deadline::after(settings::heartbeat_timeout());
+  while (communicator->in_progress() && !patience.expired()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  (void)(communicator->in_progress() ? Communicator::abort(communicator) : Communicator::destroy(communicator));
 }
 
 void Handle::refuse_use() {
@@ -110,8 +117,8 @@ void end(Handle& handle, Status (*how)(Communicator*)) {
 }
 
 py::dict explain(const Handle& handle, int collective, size_t count, int type, int root) {
-  Explanation explanation = handle.get()->explain(static_cast<Collective>(collective), count,
-                                                  static_cast<DataType>(type), root);
+  Explanation explanation =
+      handle.get()->explain(static_cast<Collective>(collective), count, static_cast<DataType>(type), root);
   py::list candidates;
   for (const Explanation::Candidate& candidate : explanation.candidates) {
     candidates.append(py::make_tuple(candidate.algorithm, candidate.usable, candidate.score, candidate.reason));
@@ -140,22 +147,25 @@ void bind_communicator(py::module_& module) {
       .def_property_readonly("blocking", [](const Handle& h) { return h.get()->blocking(); })
       .def_property_readonly("is_open", &Handle::is_open)
       .def("in_progress", &Handle::in_progress)
-      .def("async_error", [](const Handle& h) {
-        Status status = h.get()->async_error();
-        return status.code() == Code::InProgress ? py::object(py::none()) : error_of(status);
-      })
-      .def("set_timeout", [](Handle& h, double seconds) { h.get()->set_timeout(seconds); }, py::arg("seconds"))
+      .def("async_error",
+           [](const Handle& h) {
+             Status status = h.get()->async_error();
+             return status.code() == Code::InProgress ? py::object(py::none()) : error_of(status);
+           })
+      .def(
+          "set_timeout", [](Handle& h, double seconds) { h.get()->set_timeout(seconds); }, py::arg("seconds"))
       .def("split", &split, py::arg("color"), py::arg("key"), py::arg("name"))
       .def("shrink", &shrink, py::arg("excluded"), py::arg("abort"))
-      .def("finalize", [](Handle& h) {
-        Communicator* c = h.get();
-        Status status;
-        {
-          py::gil_scoped_release release;
-          status = c->finalize();
-        }
-        h.check_call(status);
-      })
+      .def("finalize",
+           [](Handle& h) {
+             Communicator* c = h.get();
+             Status status;
+             {
+               py::gil_scoped_release release;
+               status = c->finalize();
+             }
+             h.check_call(status);
+           })
       .def("revoke", [](Handle& h) { check(h.get()->revoke()); })
       .def("destroy", [](Handle& h) { end(h, &Communicator::destroy); })
       .def("abort", [](Handle& h) { end(h, &Communicator::abort); })

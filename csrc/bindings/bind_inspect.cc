@@ -1,4 +1,5 @@
-// What the commands `theseus env`, `theseus info` and `theseus explain` show: settings, identity, coverage, the policy's choice.
+// What the commands `theseus env`, `theseus info` and `theseus explain` show: settings, identity, coverage, the
+// policy's choice.
 #include <dlfcn.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -7,6 +8,7 @@
 #include "bindings/errors.h"
 #include "bindings/module.h"
 #include "net/interfaces.h"
+#include "observe/counters.h"
 #include "policy/choose.h"
 
 namespace py = pybind11;
@@ -18,9 +20,37 @@ namespace {
 py::list settings_list() {
   py::list rows;
   for (const SettingDescription& setting : describe_settings()) {
-    rows.append(py::make_tuple(setting.name, setting.value, setting.default_value, setting.source, setting.documentation));
+    rows.append(
+        py::make_tuple(setting.name, setting.value, setting.default_value, setting.source, setting.documentation));
   }
   return rows;
+}
+
+// {"collectives": {name: {requests, bytes, failures}}, "flows": [{host, rail, bytes, messages, backlogged_seconds}]}
+py::dict counters() {
+  const Snapshot snapshot = take_snapshot();
+  py::dict collectives;
+  for (const CollectiveSnapshot& each : snapshot.collectives) {
+    py::dict row;
+    row["requests"] = each.requests;
+    row["bytes"] = each.bytes;
+    row["failures"] = each.failures;
+    collectives[name_of(each.collective)] = row;
+  }
+  py::list flows;
+  for (const FlowSnapshot& each : snapshot.flows) {
+    py::dict row;
+    row["host"] = each.host;
+    row["rail"] = each.rail;
+    row["bytes"] = each.bytes;
+    row["messages"] = each.messages;
+    row["backlogged_seconds"] = static_cast<double>(each.backlogged_ns) * 1e-9;
+    flows.append(row);
+  }
+  py::dict all;
+  all["collectives"] = collectives;
+  all["flows"] = flows;
+  return all;
 }
 
 // (name, "native" | "unsupported" | "forward", NCCL release that brought it), from the table that makes the exports.
@@ -72,6 +102,7 @@ std::string runtime_path() {
 
 void bind_inspect(py::module_& module) {
   module.def("describe_settings", &settings_list);
+  module.def("counters", &counters);
   module.def("settings_warnings", &settings_warnings);
   module.def("reload_settings", &reload_settings);
   module.def("api_functions", &api_functions);

@@ -1,4 +1,5 @@
-// The calls of _core.Communicator that take addresses: for the torch backend, which has checked the tensors and keeps them.
+// The calls of _core.Communicator that take addresses: for the torch backend, which has checked the tensors and keeps
+// them.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -71,36 +72,46 @@ AllToAllVCall call_of(Address send, const Sizes& send_counts, const Sizes& send_
 void bind_pointers(py::module_& module) {
   auto communicator = py::reinterpret_borrow<py::class_<Handle>>(module.attr("Communicator"));
   communicator
-      .def("run", [](Handle& h, int collective, Address send, Address recv, size_t count, int type, int op, int root) {
-        Communicator* c = h.get();
-        now(h, [&] { return c->submit(call_of(collective, send, recv, count, type, op, root)); });
-      })
-      .def("start", [](Handle& h, int collective, Address send, Address recv, size_t count, int type, int op, int root) {
-        Communicator* c = h.get();
-        return later([&] { return c->submit_async(call_of(collective, send, recv, count, type, op, root)); });
-      })
-      .def("start_all_to_all_v", [](Handle& h, Address send, const Sizes& send_counts, const Sizes& send_offsets,
-                                    Address recv, const Sizes& recv_counts, const Sizes& recv_offsets, int type) {
-        Communicator* c = h.get();
-        AllToAllVCall call = call_of(send, send_counts, send_offsets, recv, recv_counts, recv_offsets, type, c->ranks());
-        return later([&] { return c->all_to_all_v_async(call); });
-      })
-      .def("run_all_to_all_v", [](Handle& h, Address send, const Sizes& send_counts, const Sizes& send_offsets,
-                                  Address recv, const Sizes& recv_counts, const Sizes& recv_offsets, int type) {
-        Communicator* c = h.get();
-        AllToAllVCall call = call_of(send, send_counts, send_offsets, recv, recv_counts, recv_offsets, type, c->ranks());
-        now(h, [&] { return c->all_to_all_v(call); });
-      })
-      .def("start_send", [](Handle& h, Address data, size_t count, int type, int peer) {
-        Communicator* c = h.get();
-        return later([&] {
-          return c->send_async(reinterpret_cast<const void*>(data), count, static_cast<DataType>(type), peer);
-        });
-      })
-      .def("start_recv", [](Handle& h, Address data, size_t count, int type, int peer) {
-        Communicator* c = h.get();
-        return later([&] { return c->recv_async(reinterpret_cast<void*>(data), count, static_cast<DataType>(type), peer); });
-      })
+      .def("run",
+           [](Handle& h, int collective, Address send, Address recv, size_t count, int type, int op, int root) {
+             Communicator* c = h.get();
+             now(h, [&] { return c->submit(call_of(collective, send, recv, count, type, op, root)); });
+           })
+      .def("start",
+           [](Handle& h, int collective, Address send, Address recv, size_t count, int type, int op, int root) {
+             Communicator* c = h.get();
+             return later([&] { return c->submit_async(call_of(collective, send, recv, count, type, op, root)); });
+           })
+      .def("start_all_to_all_v",
+           [](Handle& h, Address send, const Sizes& send_counts, const Sizes& send_offsets, Address recv,
+              const Sizes& recv_counts, const Sizes& recv_offsets, int type) {
+             Communicator* c = h.get();
+             AllToAllVCall call =
+                 call_of(send, send_counts, send_offsets, recv, recv_counts, recv_offsets, type, c->ranks());
+             return later([&] { return c->all_to_all_v_async(call); });
+           })
+      .def("run_all_to_all_v",
+           [](Handle& h, Address send, const Sizes& send_counts, const Sizes& send_offsets, Address recv,
+              const Sizes& recv_counts, const Sizes& recv_offsets, int type) {
+             Communicator* c = h.get();
+             AllToAllVCall call =
+                 call_of(send, send_counts, send_offsets, recv, recv_counts, recv_offsets, type, c->ranks());
+             now(h, [&] { return c->all_to_all_v(call); });
+           })
+      .def("start_send",
+           [](Handle& h, Address data, size_t count, int type, int peer) {
+             Communicator* c = h.get();
+             return later([&] {
+               return c->send_async(reinterpret_cast<const void*>(data), count, static_cast<DataType>(type), peer);
+             });
+           })
+      .def("start_recv",
+           [](Handle& h, Address data, size_t count, int type, int peer) {
+             Communicator* c = h.get();
+             return later([&] {
+               return c->recv_async(reinterpret_cast<void*>(data), count, static_cast<DataType>(type), peer);
+             });
+           })
       .def("start_barrier", [](Handle& h) {
         Communicator* c = h.get();
         return later([&] { return c->barrier_async(); });

@@ -34,9 +34,10 @@ bool is_contiguous(int dimensions, const Extent* shape, const Stride* strides, i
 }
 
 [[noreturn]] void refuse_type(const Role& role, const std::string& type) {
-  refuse(role, "has elements of type " + type +
-                   ", which cannot be sent; NCCL's types can (8, 32, 64-bit integers, float16/32/64, bfloat16, float8), "
-                   "and bool and complex");
+  refuse(role,
+         "has elements of type " + type +
+             ", which cannot be sent; NCCL's types can (8, 32, 64-bit integers, float16/32/64, bfloat16, float8), "
+             "and bool and complex");
 }
 
 [[noreturn]] void refuse_read_only(const Role& role) { refuse(role, "is read-only, and the result goes there"); }
@@ -140,7 +141,8 @@ Buffer Buffer::borrow(PyObject* object, const Role& role) {
   if (buffer.borrow_torch(handle, role)) return buffer;
   if (buffer.borrow_array_interface(handle, role)) return buffer;
   if (buffer.borrow_dlpack(handle, role)) return buffer;
-  if (py::hasattr(handle, "__cuda_array_interface__")) refuse(role, "lies in GPU memory; only host memory is supported");
+  if (py::hasattr(handle, "__cuda_array_interface__"))
+    refuse(role, "lies in GPU memory; only host memory is supported");
   refuse(role, "is a " + class_name(handle) +
                    "; it must be a NumPy array, a torch CPU tensor, or offer DLPack, __array_interface__ or a buffer");
 }
@@ -179,7 +181,8 @@ bool Buffer::borrow_torch(py::handle object, const Role& role) {
                      "'; only host memory is supported: pass a CPU tensor");
   }
   if (attribute(object, names.layout).ptr() != names.strided) {
-    refuse(role, "has layout " + std::string(py::str(object.attr("layout"))) + "; only dense (strided) tensors can be sent");
+    refuse(role,
+           "has layout " + std::string(py::str(object.attr("layout"))) + "; only dense (strided) tensors can be sent");
   }
   if (call(object, names.is_contiguous).ptr() != Py_True) refuse_layout(role);
   if (call(object, names.is_neg).ptr() == Py_True || call(object, names.is_conj).ptr() == Py_True) {
@@ -249,7 +252,8 @@ bool Buffer::borrow_dlpack(py::handle object, const Role& role) {
   const dlpack::Tensor* tensor = nullptr;
   if (PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned")) {
     auto* managed = static_cast<dlpack::VersionedTensor*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned"));
-    if (managed->major != 1) refuse(role, "speaks DLPack " + std::to_string(managed->major) + "; version 1 is supported");
+    if (managed->major != 1)
+      refuse(role, "speaks DLPack " + std::to_string(managed->major) + "; version 1 is supported");
     if (role.output && (managed->flags & dlpack::kReadOnly) != 0) refuse_read_only(role);
     tensor = &managed->tensor;
   } else if (PyCapsule_IsValid(capsule.ptr(), "dltensor")) {

@@ -1,4 +1,5 @@
-// A borrowed view of somebody else's host memory: NumPy, torch, DLPack, the array interface, the buffer protocol. No copy.
+// A borrowed view of somebody else's host memory: NumPy, torch, DLPack, the array interface, the buffer protocol. No
+// copy.
 #pragma once
 
 #include <Python.h>
@@ -38,12 +39,13 @@ class Buffer {
   Buffer& operator=(const Buffer&) = delete;
   ~Buffer() { release(); }
 
-  // Throws InvalidArgument naming function and argument: not an array, not contiguous, read-only output, not host memory.
+  // Throws InvalidArgument naming function and argument: not an array, not contiguous, read-only output, not host
+  // memory.
   static Buffer borrow(PyObject* object, const Role& role);
 
   void* data() const { return data_; }
-  size_t elements() const { return elements_; }                 // as Python counts them
-  size_t count() const { return elements_ * element_.parts; }   // as the runtime counts them
+  size_t elements() const { return elements_; }                // as Python counts them
+  size_t count() const { return elements_ * element_.parts; }  // as the runtime counts them
   const ElementType& element() const { return element_; }
   size_t bytes() const { return count() * size_of(element_.type); }
 
@@ -57,8 +59,8 @@ class Buffer {
   void* data_ = nullptr;
   size_t elements_ = 0;
   ElementType element_;
-  Py_buffer view_{};            // view_.obj set: the buffer protocol is in use
-  pybind11::object owner_;      // otherwise: what keeps the memory alive
+  Py_buffer view_{};        // view_.obj set: the buffer protocol is in use
+  pybind11::object owner_;  // otherwise: what keeps the memory alive
 };
 
 // "float32", "complex64", "bool": the name of an element type as NumPy and torch spell it.

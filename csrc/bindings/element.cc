@@ -70,9 +70,22 @@ std::optional<ElementType> element_of_format(const char* format, size_t item_siz
   if (format[0] == 'Z' && format[1] != 0 && format[2] == 0) return complex(item_size);
   if (format[0] == 0 || format[1] != 0) return std::nullopt;
   switch (format[0]) {
-    case 'f': case 'd': case 'e': return floating(item_size);
-    case 'b': case 'h': case 'i': case 'l': case 'q': case 'n': return integer(true, item_size);
-    case 'c': case 'B': case 'H': case 'I': case 'L': case 'Q': case 'N': return integer(false, item_size);
+    case 'f':
+    case 'd':
+    case 'e': return floating(item_size);
+    case 'b':
+    case 'h':
+    case 'i':
+    case 'l':
+    case 'q':
+    case 'n': return integer(true, item_size);
+    case 'c':
+    case 'B':
+    case 'H':
+    case 'I':
+    case 'L':
+    case 'Q':
+    case 'N': return integer(false, item_size);
     case '?': return kBool;
     default: return std::nullopt;
   }

@@ -20,7 +20,8 @@ class Handle {
 
   // Throws InvalidUsage after destroy or abort.
   Communicator* get() const {
-    if (communicator_ == nullptr) [[unlikely]] refuse_use();
+    if (communicator_ == nullptr) [[unlikely]]
+      refuse_use();
     return communicator_;
   }
   bool is_open() const { return communicator_ != nullptr; }
@@ -36,7 +37,8 @@ class Handle {
 
   // A non-blocking communicator answers InProgress: no failure.
   void check_call(const Status& status) const {
-    if (status.ok()) [[likely]] return;
+    if (status.ok()) [[likely]]
+      return;
     if (status.code() == Code::InProgress && communicator_ != nullptr && !communicator_->blocking()) return;
     throw StatusError(status);
   }
@@ -58,7 +60,8 @@ class WorkHandle {
   ~WorkHandle();
 
   bool done();
-  // Seconds; negative: for ever. Throws what the work failed with, or Timeout. Ctrl-C interrupts the wait, not the work.
+  // Seconds; negative: for ever. Throws what the work failed with, or Timeout. Ctrl-C interrupts the wait, not the
+  // work.
   void wait(double seconds);
   pybind11::object exception();
 

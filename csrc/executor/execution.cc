@@ -9,7 +9,6 @@
 namespace theseus {
 namespace {
 
-constexpr size_t kMaxFold = 64;
 // Below this a copy is cheaper than waiting for the receiver to be done with the buffer.
 constexpr size_t kSmallestReference = 4096;
 // Below this a copy of one's own is cheaper than a second look at another connection's slot.
@@ -60,7 +59,8 @@ void Execution::shape() {
 Advance Execution::advance() {
   bool progressed = false;
   for (size_t index = 0; index < states_.size(); ++index) progressed |= run_block(index);
-  if (!status_.ok()) [[unlikely]] return Advance::Failed;
+  if (!status_.ok()) [[unlikely]]
+    return Advance::Failed;
   if (unfinished_ == 0) return Advance::Done;
   return progressed ? Advance::Progressed : Advance::Blocked;
 }
@@ -93,7 +93,8 @@ bool Execution::run_block(size_t index) {
 // Instructions of a block that are done for good, counted from its first: those before the oldest Send whose receiver
 // has not yet let go of the reference, whatever was issued after it.
 uint64_t Execution::finished(BlockState& state) {
-  if (state.out == 0) [[likely]] return state.issued;
+  if (state.out == 0) [[likely]]
+    return state.issued;
   const auto& ring = references_[static_cast<size_t>(&state - states_.data())];
   while (state.out > 0) {
     const PostedReference& reference = ring[state.oldest];
@@ -108,7 +109,8 @@ bool Execution::satisfied(const Step& step, uint32_t micro_batch) {
   for (const Dependency& dependency : step.dependencies) {
     if (dependency.distance > static_cast<int>(micro_batch)) continue;
     const uint64_t rounds = micro_batch - static_cast<uint32_t>(dependency.distance);
-    const uint64_t needed = rounds * program_.blocks()[dependency.tb].count + static_cast<uint64_t>(dependency.step) + 1;
+    const uint64_t needed =
+        rounds * program_.blocks()[dependency.tb].count + static_cast<uint64_t>(dependency.step) + 1;
     if (finished(states_[dependency.tb]) < needed) return false;
   }
   return true;
@@ -116,23 +118,16 @@ bool Execution::satisfied(const Step& step, uint32_t micro_batch) {
 
 bool Execution::execute(const Step& step, BlockState& state) {
   switch (step.opcode) {
-    case Opcode::Nop:
-      return true;
-    case Opcode::Send:
-      return send(step, state);
+    case Opcode::Nop: return true;
+    case Opcode::Send: return send(step, state);
     case Opcode::Recv:
-    case Opcode::RecvReduceCopy:
-      return receive(step, state);
+    case Opcode::RecvReduceCopy: return receive(step, state);
     case Opcode::RecvCopySend:
     case Opcode::RecvReduceSend:
-    case Opcode::RecvReduceCopySend:
-      return receive_send(step, state);
-    case Opcode::Fold:
-      return fold(step, state);
+    case Opcode::RecvReduceCopySend: return receive_send(step, state);
+    case Opcode::Fold: return fold(step, state);
     case Opcode::Copy:
-    case Opcode::Reduce:
-      local(step, state);
-      return true;
+    case Opcode::Reduce: local(step, state); return true;
   }
   return true;
 }
@@ -182,7 +177,8 @@ bool Execution::receive(const Step& step, BlockState& state) {
   void* destination = address(step.dst, range.offset);
   if (step.opcode == Opcode::Recv) {
     if (message->data == nullptr) {
-      if (Status status = step.recv->fetch(destination, 0, message->bytes); !status.ok()) return status_ = status, false;
+      if (Status status = step.recv->fetch(destination, 0, message->bytes); !status.ok())
+        return status_ = status, false;
     } else {
       copy_bytes(destination, message->data, message->bytes);
     }
@@ -250,7 +246,7 @@ bool Execution::fold(const Step& step, BlockState& state) {
       if (port != nullptr) length = port->peek()->bytes / element_;
     }
   }
-  std::array<const void*, kMaxFold> operands;
+  std::array<const void*, kMostOperands> operands;
   size_t count = 0;
   for (RecvPort* port : step.fold) {
     if (port == nullptr) {
@@ -294,12 +290,9 @@ Execution::Range Execution::range_of(const Location& location, uint32_t micro_ba
 
 uint8_t* Execution::address(const Location& location, size_t offset) {
   switch (location.buffer) {
-    case Buffer::Input:
-      return static_cast<uint8_t*>(const_cast<void*>(binding_.input)) + offset * element_;
-    case Buffer::Output:
-      return static_cast<uint8_t*>(binding_.output) + offset * element_;
-    default:
-      return scratch_.data() + static_cast<size_t>(location.piece) * (scratch_.size() / scratch_length_.size());
+    case Buffer::Input: return static_cast<uint8_t*>(const_cast<void*>(binding_.input)) + offset * element_;
+    case Buffer::Output: return static_cast<uint8_t*>(binding_.output) + offset * element_;
+    default: return scratch_.data() + static_cast<size_t>(location.piece) * (scratch_.size() / scratch_length_.size());
   }
 }
 
@@ -315,7 +308,8 @@ const void* Execution::operand(const Location& location, const Range& range, siz
 // The message that waits at `port`, if it belongs to this request; a foreign one fails the execution.
 const Message* Execution::arrived(RecvPort& port) {
   const Message* message = port.peek();
-  if (message == nullptr || message->signature_hash == binding_.tag.hash) [[likely]] return message;
+  if (message == nullptr || message->signature_hash == binding_.tag.hash) [[likely]]
+    return message;
   mismatch(port);
   return nullptr;
 }
@@ -338,8 +332,6 @@ uint8_t* Execution::bounce(size_t lane) {
   return room.data();
 }
 
-void Execution::mismatch(RecvPort& port) {
-  status_ = theseus::mismatch(binding_.tag.signature, port.peer_signature());
-}
+void Execution::mismatch(RecvPort& port) { status_ = theseus::mismatch(binding_.tag.signature, port.peer_signature()); }
 
 }  // namespace theseus

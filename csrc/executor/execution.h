@@ -21,8 +21,8 @@ struct Binding {
   void* output = nullptr;
   size_t count = 0;  // elements of one block (what the caller passed)
   DataType type = DataType::Float32;
-  RedOp op = RedOp::Sum;         // Sum, Prod, Max, Min
-  const void* scalar = nullptr;  // scales what is read from Input; one element
+  RedOp op = RedOp::Sum;           // Sum, Prod, Max, Min
+  const void* scalar = nullptr;    // scales what is read from Input; one element
   size_t piece_bytes = 128 << 10;  // longest message; equal on all ranks
   SignatureTag tag;
 };
@@ -43,12 +43,12 @@ class Execution {
     size_t length;
   };
   struct BlockState {
-    uint32_t position = 0;     // in the block's steps
+    uint32_t position = 0;  // in the block's steps
     uint32_t micro_batch = 0;
-    uint64_t issued = 0;       // steps issued, over all micro-batches
-    uint32_t oldest = 0;       // of its references that may still be out, in references_
-    uint32_t out = 0;          // how many those are
-    bool over = false;         // all issued and finished
+    uint64_t issued = 0;  // steps issued, over all micro-batches
+    uint32_t oldest = 0;  // of its references that may still be out, in references_
+    uint32_t out = 0;     // how many those are
+    bool over = false;    // all issued and finished
   };
   // A Send by reference that its receiver may not have released yet.
   struct PostedReference {
@@ -89,11 +89,11 @@ class Execution {
   const Program& program_;
   Binding binding_;
   size_t element_ = 4;
-  size_t piece_ = 0;         // elements of a full micro-batch of one chunk
-  size_t chunk_ = 0;         // elements of the shorter chunks
-  size_t longer_ = 0;        // the first `longer_` pieces of a block have one more
+  size_t piece_ = 0;   // elements of a full micro-batch of one chunk
+  size_t chunk_ = 0;   // elements of the shorter chunks
+  size_t longer_ = 0;  // the first `longer_` pieces of a block have one more
   uint32_t micro_batches_ = 1;
-  size_t total_ = 0;         // what can_reference() is told
+  size_t total_ = 0;  // what can_reference() is told
   bool shaped_ = false;
   bool by_reference_ = false;
   ReduceKernel reduce_ = nullptr;
@@ -101,7 +101,7 @@ class Execution {
   ScaleKernel scale_ = nullptr;
   std::vector<BlockState> states_;
   std::vector<std::array<PostedReference, kMostReferences>> references_;  // by block: a ring
-  std::vector<std::array<SharedCopy, kSharedCopies>> copies_;  // by group and micro-batch
+  std::vector<std::array<SharedCopy, kSharedCopies>> copies_;             // by group and micro-batch
   size_t unfinished_ = 0;
   std::vector<uint8_t> scratch_;
   std::vector<size_t> scratch_length_;

@@ -19,8 +19,14 @@ Result<std::unique_ptr<Program>> Program::build(const Plan& plan, int rank, Port
   program->rendezvous_safe_ = plan.rendezvous_safe;
   THESEUS_TRY(program->resolve_ports(*own, ports));
   for (const ThreadBlock& thread_block : own->thread_blocks) {
-    program->blocks_.push_back({static_cast<uint32_t>(program->steps_.size()),
-                                static_cast<uint32_t>(thread_block.instructions.size())});
+    for (const Instruction& instruction : thread_block.instructions) {
+      if (instruction.fold.size() > kMostOperands) {
+        return Status::usage("plan " + plan.name + " folds " + std::to_string(instruction.fold.size()) +
+                             " values at once; this executor takes at most " + std::to_string(kMostOperands));
+      }
+    }
+    program->blocks_.push_back(
+        {static_cast<uint32_t>(program->steps_.size()), static_cast<uint32_t>(thread_block.instructions.size())});
     for (const Instruction& instruction : thread_block.instructions) program->add_step(instruction);
   }
   program->group_copies();

@@ -20,6 +20,9 @@ class PortSource {
   virtual Result<RecvPort*> recv_port(int peer, int rail, int channel) = 0;
 };
 
+// Longest Fold; Program::build refuses longer ones.
+inline constexpr size_t kMostOperands = 64;
+
 // A Place with its index split into block and piece.
 struct Location {
   Buffer buffer = Buffer::None;
@@ -34,7 +37,7 @@ struct Step {
   RecvPort* recv = nullptr;
   Location src;
   Location dst;
-  int32_t copies = -1;  // Send: index of the group of sends that carry the same data, if there are several
+  int32_t copies = -1;              // Send: index of the group of sends that carry the same data, if there are several
   std::span<RecvPort* const> fold;  // null: the local operand
   std::span<const Dependency> dependencies;
 };

@@ -32,10 +32,8 @@ bool SharedExecution::worth_trying(Collective collective, size_t bytes, int rank
     case Collective::AllGather:
     case Collective::ReduceScatter:
     case Collective::AllToAll:
-    case Collective::Broadcast:
-      return ranks > 1 && ranks <= kMostRanks && bytes >= kSmallestBytes;
-    default:
-      return false;
+    case Collective::Broadcast: return ranks > 1 && ranks <= kMostRanks && bytes >= kSmallestBytes;
+    default: return false;
   }
 }
 
@@ -133,7 +131,8 @@ bool SharedExecution::all_shared() const {
 
 bool SharedExecution::map_all() {
   const auto reach = [](uint64_t allocation, uint64_t offset, size_t bytes) {
-    return allocation == 0 ? nullptr : static_cast<uint8_t*>(SharedMemory::map_peer_writable(allocation, offset, bytes));
+    return allocation == 0 ? nullptr
+                           : static_cast<uint8_t*>(SharedMemory::map_peer_writable(allocation, offset, bytes));
   };
   const bool reads_input = call_.collective != Collective::Broadcast;
   const bool writes_output = call_.collective == Collective::AllReduce || call_.collective == Collective::Broadcast;
@@ -155,17 +154,14 @@ bool SharedExecution::map_all() {
 
 void SharedExecution::work() {
   switch (call_.collective) {
-    case Collective::AllReduce:
-      return all_reduce();
+    case Collective::AllReduce: return all_reduce();
     case Collective::ReduceScatter: {
       uint8_t* output = static_cast<uint8_t*>(call_.binding.output);
       const size_t count = call_.binding.count;
       return reduce_block(static_cast<size_t>(rank_) * count, count, &output, 1, 0);
     }
-    case Collective::Broadcast:
-      return broadcast();
-    default:
-      return gather();
+    case Collective::Broadcast: return broadcast();
+    default: return gather();
   }
 }
 
@@ -186,7 +182,8 @@ void SharedExecution::all_reduce() {
   reduce_block(begin, end - begin, outputs.data(), others, begin);
 }
 
-// Folds elements [begin, begin + count) of all inputs into outputs[0], and copies that to the other outputs, pass by pass.
+// Folds elements [begin, begin + count) of all inputs into outputs[0], and copies that to the other outputs, pass by
+// pass.
 void SharedExecution::reduce_block(size_t begin, size_t count, uint8_t* const* outputs, size_t outputs_count,
                                    size_t output_begin) {
   const size_t element = size_of(call_.binding.type);

@@ -1,12 +1,13 @@
 // One request over buffers that every rank of a host can reach as its own memory: no slots, no second copy.
 //
-// All ranks post where their buffers lie, and go this way only if all buffers of all ranks are shared (mem_alloc, or one
-// process) and mapped everywhere; whether they are is settled by what all have posted, so all decide alike. Then each
-// rank does its part of the work on everybody's memory, and leaves when all have done theirs.
+// All ranks post where their buffers lie, and go this way only if all buffers of all ranks are shared (mem_alloc, or
+// one process) and mapped everywhere; whether they are is settled by what all have posted, so all decide alike. Then
+// each rank does its part of the work on everybody's memory, and leaves when all have done theirs.
 //
 //   AllReduce        rank r folds shard r of all inputs, in rank order, and stores it in all outputs
 //   ReduceScatter    rank r folds block r of all inputs
-//   AllGather, AllToAll, Broadcast   rank r reads what it is due from its owners (of a Broadcast the root writes a part)
+//   AllGather, AllToAll, Broadcast   rank r reads what it is due from its owners (of a Broadcast the root writes a
+//   part)
 //
 // In place and out of place alike: a place that one rank writes is read by no other.
 #pragma once

@@ -280,8 +280,8 @@ Result<std::unique_ptr<Star>> Star::connect(const CommId& communicator, int rank
     return Status(welcome.status().code(), "rank 0 does not answer on the control star: " + welcome.status().message());
   }
   if (welcome->type != kStarWelcome) return Status::internal("rank 0 answered with something that is no welcome");
-  auto leaf = std::make_shared<Leaf>(server.value()->loop(), ranks, WireReader(welcome->payload).text(),
-                                     std::move(own_hub));
+  auto leaf =
+      std::make_shared<Leaf>(server.value()->loop(), ranks, WireReader(welcome->payload).text(), std::move(own_hub));
   leaf->start(std::move(socket).value());
   return std::unique_ptr<Star>(new Star(std::move(leaf)));
 }

@@ -17,7 +17,7 @@ struct Work {
   double messages = 0;  // of the busiest rank, both directions
   double moved = 0;     // bytes that the busiest rank copies or reduces
   double net_bytes = 0;
-  double rails = 1;  // rails that net_bytes are spread over
+  double rails = 1;    // rails that net_bytes are spread over
   double senders = 1;  // hosts that send to the busiest one at the same time
 };
 
@@ -184,6 +184,15 @@ std::string in_microseconds(double score) {
   return text;
 }
 
+// Longest Fold that executors take (executor/execution.cc).
+constexpr int kMostFolded = 64;
+
+bool folds_all(const std::string& algorithm, Collective collective) {
+  const bool reduces = collective == Collective::AllReduce || collective == Collective::ReduceScatter ||
+                       collective == Collective::Reduce;
+  return reduces && (algorithm == "one_shot" || algorithm == "direct" || algorithm == "hierarchical");
+}
+
 std::vector<Candidate> rate(const RequestShape& request, const Forced& forced, const CostConstants& costs) {
   std::vector<Candidate> candidates;
   for (const BuiltIn& entry : built_ins()) {
@@ -192,6 +201,9 @@ std::vector<Candidate> rate(const RequestShape& request, const Forced& forced, c
     if (!forced.allows(request.collective, entry.name)) {
       candidate.usable = false;
       candidate.reason = "ruled out by THESEUS_ALGO";
+    } else if (request.topology.ranks > kMostFolded && folds_all(entry.name, request.collective)) {
+      candidate.usable = false;
+      candidate.reason = "folds the values of all ranks at once, which executors do for at most 64";
     } else if (entry.needs_even_hosts && request.topology.ranks_per_host == 0) {
       candidate.usable = false;
       candidate.reason = "needs the same number of ranks on every host";

@@ -40,7 +40,7 @@ struct CostConstants {
   double shm_byte = 3e-11;       // a rank's work per byte copied or reduced
   double net_step = 30e-6;
   double net_message = 5e-6;
-  double net_byte = 1e-9;  // per byte and rail
+  double net_byte = 1e-9;    // per byte and rail
   double net_incast = 0.05;  // share of a NIC's time lost where several hosts send to it at once: not all keep pace
 };
 inline constexpr CostConstants kCosts{};

@@ -97,7 +97,8 @@ Result<Communicator*> begin(Communicator* communicator, std::function<Status()> 
 }  // namespace
 
 Result<Communicator*> Communicator::init(const UniqueId& id, int ranks, int rank, const CommConfig& config) {
-  if (ranks < 1) return Status::argument("a communicator of " + std::to_string(ranks) + " ranks: there must be at least 1");
+  if (ranks < 1)
+    return Status::argument("a communicator of " + std::to_string(ranks) + " ranks: there must be at least 1");
   if (rank < 0 || rank >= ranks) {
     return Status::argument("rank " + std::to_string(rank) + " is out of range: there are " + std::to_string(ranks) +
                             " ranks, counted from 0");
@@ -109,7 +110,8 @@ Result<Communicator*> Communicator::init(const UniqueId& id, int ranks, int rank
 }
 
 Result<std::vector<Communicator*>> Communicator::init_all(int ranks) {
-  if (ranks < 1) return Status::argument("a communicator of " + std::to_string(ranks) + " ranks: there must be at least 1");
+  if (ranks < 1)
+    return Status::argument("a communicator of " + std::to_string(ranks) + " ranks: there must be at least 1");
   UniqueId id{};
   if (ranks > 1) {
     Result<UniqueId> created = create_unique_id();
@@ -134,7 +136,8 @@ Result<std::vector<Communicator*>> Communicator::init_all(int ranks) {
 
 Result<Communicator*> Communicator::split(int color, int key, const CommConfig* config) {
   if (color < -1) {
-    return Status::argument("split color " + std::to_string(color) + " is negative: use NCCL_SPLIT_NOCOLOR (-1) to stay out");
+    return Status::argument("split color " + std::to_string(color) +
+                            " is negative: use NCCL_SPLIT_NOCOLOR (-1) to stay out");
   }
   THESEUS_TRY(impl_->usable());
   Communicator* child = CommunicatorAccess::make(1, 0, config != nullptr ? *config : config_);
@@ -164,10 +167,12 @@ Result<Communicator*> Communicator::split(int color, int key, const CommConfig* 
 Result<Communicator*> Communicator::shrink(const std::vector<int>& excluded, const CommConfig* config, bool abort) {
   std::unordered_set<int> out;
   for (const int rank : excluded) {
-    if (rank < 0 || rank >= ranks_) return Status::argument("rank " + std::to_string(rank) + " to exclude does not exist");
+    if (rank < 0 || rank >= ranks_)
+      return Status::argument("rank " + std::to_string(rank) + " to exclude does not exist");
     if (!out.insert(rank).second) return Status::argument("rank " + std::to_string(rank) + " is excluded twice");
   }
-  if (out.contains(rank_)) return Status::argument("an excluded rank must not call shrink (this is rank " + std::to_string(rank_) + ")");
+  if (out.contains(rank_))
+    return Status::argument("an excluded rank must not call shrink (this is rank " + std::to_string(rank_) + ")");
   if (abort) {
     impl_->set_failure(Status::usage("this communicator was shrunk with abort"));
   } else {
@@ -180,10 +185,12 @@ Result<Communicator*> Communicator::shrink(const std::vector<int>& excluded, con
     if (!out.contains(rank)) survivors.push_back(rank);
   }
   const int generation = impl_->shrinks++;
-  Communicator* child = CommunicatorAccess::make(static_cast<int>(survivors.size()), own, config != nullptr ? *config : config_);
+  Communicator* child =
+      CommunicatorAccess::make(static_cast<int>(survivors.size()), own, config != nullptr ? *config : config_);
   Impl& parent = *impl_;
   Impl& impl = CommunicatorAccess::impl(*child);
-  return begin(child, [&parent, &impl, survivors, generation] { return impl.join_shrink(parent, survivors, generation); });
+  return begin(child,
+               [&parent, &impl, survivors, generation] { return impl.join_shrink(parent, survivors, generation); });
 }
 
 Status Communicator::finalize() {
@@ -281,8 +288,10 @@ Status Communicator::Impl::check_all_to_all_v(const AllToAllVCall& call) const {
     return Status::argument("all-to-all with uneven splits needs counts and offsets");
   }
   for (int rank = 0; rank < self->ranks(); ++rank) {
-    if (call.send_counts[rank] > 0 && call.send == nullptr) return Status::argument("sendbuff is NULL, but there is something to send");
-    if (call.recv_counts[rank] > 0 && call.recv == nullptr) return Status::argument("recvbuff is NULL, but there is something to receive");
+    if (call.send_counts[rank] > 0 && call.send == nullptr)
+      return Status::argument("sendbuff is NULL, but there is something to send");
+    if (call.recv_counts[rank] > 0 && call.recv == nullptr)
+      return Status::argument("recvbuff is NULL, but there is something to receive");
   }
   return {};
 }
@@ -323,7 +332,8 @@ Status Communicator::Impl::check_point_to_point(const PointToPoint& operation) c
     return Status::argument("peer " + std::to_string(operation.peer) + " is not a rank of this communicator of " +
                             std::to_string(self->ranks()));
   }
-  if (operation.count > 0 && operation.data == nullptr) return Status::argument("the buffer is NULL, but count is not 0");
+  if (operation.count > 0 && operation.data == nullptr)
+    return Status::argument("the buffer is NULL, but count is not 0");
   return {};
 }
 
@@ -415,9 +425,11 @@ Result<int> Communicator::create_premulsum(DataType type, const void* scalar) {
 }
 
 Status Communicator::destroy_op(int op) {
-  if (op >= 0 && op <= static_cast<int>(RedOp::Avg)) return Status::argument("a built-in reduction cannot be destroyed");
+  if (op >= 0 && op <= static_cast<int>(RedOp::Avg))
+    return Status::argument("a built-in reduction cannot be destroyed");
   const std::lock_guard lock(impl_->ops_mutex);
-  if (impl_->ops.erase(op) == 0) return Status::argument("reduction " + std::to_string(op) + " is no handle of this communicator");
+  if (impl_->ops.erase(op) == 0)
+    return Status::argument("reduction " + std::to_string(op) + " is no handle of this communicator");
   return {};
 }
 

@@ -92,10 +92,10 @@ class Communicator {
   // outstanding work of this one is abandoned first).
   Result<Communicator*> shrink(const std::vector<int>& excluded, const CommConfig* config, bool abort);
 
-  Status finalize();                   // flushes outstanding work; later calls are InvalidUsage
+  Status finalize();                                  // flushes outstanding work; later calls are InvalidUsage
   static Status destroy(Communicator* communicator);  // finalize if need be, then frees
   static Status abort(Communicator* communicator);    // never waits for peers, then frees
-  Status revoke();                     // outstanding and later collectives fail with InvalidUsage
+  Status revoke();                                    // outstanding and later collectives fail with InvalidUsage
 
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }

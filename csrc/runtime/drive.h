@@ -68,7 +68,7 @@ class Patience {
     if (now - yielding_since_ < (impl_.crowded ? kCrowdedYieldNs : kYieldNs) && !network()) {
       sched_yield();
     } else if (impl_.links != nullptr) {
-      impl_.links->sleep(ready);
+      impl_.links->sleep(ready, now - yielding_since_);
     }
     return {};
   }
@@ -90,7 +90,8 @@ Status drive(Communicator::Impl& impl, AdvanceFunction&& advance, WhyFunction&& 
   const bool network = impl.links != nullptr && impl.links->uses_network();
   for (;;) {
     Advance state = advance();
-    if (state == Advance::Done) return network ? impl.links->flush(Deadline::never().with_cancel(&impl.failed)) : Status();
+    if (state == Advance::Done)
+      return network ? impl.links->flush(Deadline::never().with_cancel(&impl.failed)) : Status();
     if (state == Advance::Failed) return why();
     if (network) THESEUS_TRY(impl.links->progress());
     if (state == Advance::Progressed) {
@@ -103,7 +104,8 @@ Status drive(Communicator::Impl& impl, AdvanceFunction&& advance, WhyFunction&& 
       return moved = state != Advance::Blocked;
     }));
     if (!moved) continue;
-    if (state == Advance::Done) return network ? impl.links->flush(Deadline::never().with_cancel(&impl.failed)) : Status();
+    if (state == Advance::Done)
+      return network ? impl.links->flush(Deadline::never().with_cancel(&impl.failed)) : Status();
     if (state == Advance::Failed) return why();
     patience.progressed();
   }

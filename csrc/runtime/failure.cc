@@ -26,7 +26,8 @@ Status Communicator::Impl::failure_status() const {
 Status Communicator::Impl::usable() const {
   if (failed.load(std::memory_order_acquire)) return failure_status();
   const Phase now = phase.load(std::memory_order_acquire);
-  if (now == Phase::Ready) [[likely]] return check_not_forked();
+  if (now == Phase::Ready) [[likely]]
+    return check_not_forked();
   if (now == Phase::Joining) return Status::usage("this communicator is still joining: wait until it is ready");
   return Status::usage("this communicator was finalized");
 }

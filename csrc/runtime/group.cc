@@ -21,23 +21,20 @@ thread_local Group group;
 // The part of a group that belongs to one communicator: collectives in order, point-to-point beside them.
 class CommunicatorJob {
  public:
-  explicit CommunicatorJob(Communicator& communicator)
-      : impl_(CommunicatorAccess::impl(communicator)), batch_(impl_) {}
+  explicit CommunicatorJob(Communicator& communicator) : impl_(CommunicatorAccess::impl(communicator)), batch_(impl_) {}
 
   Communicator::Impl& impl() { return impl_; }
 
   Status add(const GroupItem& item) {
     switch (item.kind) {
-      case GroupItem::Kind::PointToPoint:
-        return batch_.add(item.point_to_point);
+      case GroupItem::Kind::PointToPoint: return batch_.add(item.point_to_point);
       case GroupItem::Kind::Collective: {
         Result<Request> request = impl_.prepare(item.collective, item.op);
         if (!request.ok()) return request.status();
         if (request->plan != nullptr) requests_.push_back(*request);
         return {};
       }
-      default:
-        return Status::internal("this call cannot run inside a group");
+      default: return Status::internal("this call cannot run inside a group");
     }
   }
 

@@ -55,10 +55,10 @@ struct Communicator::Impl {
   int splits = 0;
   int shrinks = 0;
   std::atomic<double> timeout{0};
-  int spins = 0;         // looks before the first yield
-  bool crowded = false;  // more local ranks than cores
+  int spins = 0;                              // looks before the first yield
+  bool crowded = false;                       // more local ranks than cores
   const SignatureTag* running_tag = nullptr;  // of the collective under way; by whoever holds `running`
-  uint64_t next_local_check = 0;  // ns; by whoever holds `running`
+  uint64_t next_local_check = 0;              // ns; by whoever holds `running`
 
   std::mutex ops_mutex;
   struct PremulSum {
@@ -82,9 +82,9 @@ struct Communicator::Impl {
   void set_failure(const Status& status);  // first one wins
   Status fail(const Status& status);       // set_failure, and tell the other ranks; returns the failure
   Status failure_status() const;
-  Status usable() const;                   // ok, or why no request may start
-  void report_waiting(bool waits);         // so that ranks that wait for ever in different calls find out
-  Status check_alive();                    // slow path of waiting: local deaths, aborts, failures
+  Status usable() const;            // ok, or why no request may start
+  void report_waiting(bool waits);  // so that ranks that wait for ever in different calls find out
+  Status check_alive();             // slow path of waiting: local deaths, aborts, failures
 
   // --- requests (request.cc)
   Result<ResolvedOp> check(const CollectiveCall& call);  // arguments; captures the reduction

@@ -107,8 +107,7 @@ Status Communicator::Impl::join_split(Communicator::Impl& parent, int color, int
   CommunicatorAccess::set_shape(*self, static_cast<int>(members.size()), static_cast<int>(me - members.begin()));
   UniqueId unique_id{};
   if (members.size() > 1) {
-    const Id128 nonce =
-        derive_id(parent.id, "split " + std::to_string(generation) + " color " + std::to_string(color));
+    const Id128 nonce = derive_id(parent.id, "split " + std::to_string(generation) + " color " + std::to_string(color));
     unique_id = derive_unique_id(nonce, parent.peers[members.front().second].server);
   }
   lock.unlock();

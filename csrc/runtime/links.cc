@@ -68,7 +68,8 @@ Result<std::unique_ptr<Links>> Links::build(const CommId& communicator, int rank
     }
     Result<std::vector<Nic>> nics = local_nics();
     if (!nics.ok()) return nics.status();
-    links->tcp_ = std::make_unique<TcpLinks>(communicator, rank, std::move(remote), *nics, links->slot_bytes_, kMaxSlots);
+    links->tcp_ =
+        std::make_unique<TcpLinks>(communicator, rank, std::move(remote), *nics, links->slot_bytes_, kMaxSlots);
     THESEUS_TRY(links->tcp_->open());
   }
   return links;
@@ -109,9 +110,8 @@ Status Links::share_segment(const CommId& communicator, const std::vector<int>& 
   auto state = std::make_shared<State>();
   const int fd = segment_->fd();
   (*server)->register_handler(communicator, Purpose::Descriptor, rank_, [state, fd](const Hello&, Socket socket) {
-    Status sent = socket.peer_is_same_user()
-                      ? socket.send_descriptor(fd, "S", 1, Deadline::after(1))
-                      : Status::system("a process of another user asked for the shared segment");
+    Status sent = socket.peer_is_same_user() ? socket.send_descriptor(fd, "S", 1, Deadline::after(1))
+                                             : Status::system("a process of another user asked for the shared segment");
     const std::lock_guard lock(state->mutex);
     if (sent.ok()) {
       ++state->served;
@@ -192,8 +192,8 @@ Result<SendPort*> Links::send_port(int peer, int rail, int channel) {
   }
   auto& port = shm_[peer].send[channel];
   if (port == nullptr) {
-    port = std::make_unique<ShmSendPort>(*segment_, channel, local_index_[rank_], local_index_[peer],
-                                         references_to(peer));
+    port =
+        std::make_unique<ShmSendPort>(*segment_, channel, local_index_[rank_], local_index_[peer], references_to(peer));
   }
   return port.get();
 }

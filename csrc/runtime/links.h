@@ -1,6 +1,7 @@
 // Every connection of one communicator, whichever way it goes: shared memory inside a host, TCP between hosts.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <vector>
@@ -18,8 +19,11 @@ namespace theseus {
 // process_vm_readv costs a system call: below this a copy through a slot is quicker.
 inline constexpr size_t kSmallestFetch = 32 << 10;
 
-// A rank that waits for sockets is not woken by a doorbell, so it looks at shared memory this often by itself.
-inline constexpr long kMixedSleepNs = 50'000;
+// A rank that waits for sockets is not woken by a doorbell, so it looks at shared memory by itself: after these times
+// at least and at most, and between them after as long as it has waited already. Many ranks that look often take the
+// cores.
+inline constexpr uint64_t kShortestMixedSleepNs = 50'000;
+inline constexpr uint64_t kLongestMixedSleepNs = 1'000'000;
 
 class Links final : public PortSource {
  public:
@@ -38,9 +42,7 @@ class Links final : public PortSource {
   bool can_fetch() const;
   void allow_fetch(bool allowed) { fetch_allowed_ = allowed; }
   // Whether every local peer's memory is read directly for requests of `total` bytes a rank. Equal on all local ranks.
-  bool fetches(size_t total) const {
-    return fetch_allowed_ && total >= kSmallestFetch && total <= largest_fetch();
-  }
+  bool fetches(size_t total) const { return fetch_allowed_ && total >= kSmallestFetch && total <= largest_fetch(); }
   const char* transport_to(int peer) const;
   size_t slot_bytes() const { return slot_bytes_; }
   int local_ranks() const { return local_ranks_; }
@@ -50,11 +52,13 @@ class Links final : public PortSource {
 
   bool uses_network() const { return tcp_in_use_; }
   Status progress() { return tcp_in_use_ ? tcp_->progress() : Status(); }
-  // Sleeps a short while, until something may have moved; `ready` is asked once more before.
+  // Sleeps a short while, until something may have moved; `ready` is asked once more before. `waited_ns`: how long the
+  // caller has found nothing so far.
   template <class Ready>
-  void sleep(Ready&& ready) {
+  void sleep(Ready&& ready, uint64_t waited_ns) {
     if (tcp_in_use_) {
-      tcp_->wait(segment_ != nullptr ? kMixedSleepNs : kLongestSleepNs);
+      const uint64_t mixed = std::clamp(waited_ns, kShortestMixedSleepNs, kLongestMixedSleepNs);
+      tcp_->wait(segment_ != nullptr ? static_cast<long>(mixed) : kLongestSleepNs);
     } else if (segment_ != nullptr) {
       sleep_on(segment_->rank_page(local_index_[rank_]), ready);
     }

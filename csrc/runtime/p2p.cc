@@ -125,8 +125,7 @@ Status Communicator::Impl::run_point_to_point(const PointToPoint& operation) {
   THESEUS_TRY(batch.add(operation));
   THESEUS_TRY(batch.copy_to_self());
   if (links == nullptr) return {};
-  Status status = drive(
-      *this, [&] { return batch.advance(); }, [&] { return batch.status(); });
+  Status status = drive(*this, [&] { return batch.advance(); }, [&] { return batch.status(); });
   return status.ok() ? status : fail(status);
 }
 
@@ -158,8 +157,7 @@ Status Communicator::Impl::run_all_to_all_v(const AllToAllVCall& call) {
                  call.send_counts[rank] * element);
   }
   if (links == nullptr) return {};
-  Status status = drive(
-      *this, [&] { return batch.advance(); }, [&] { return batch.status(); });
+  Status status = drive(*this, [&] { return batch.advance(); }, [&] { return batch.status(); });
   return status.ok() ? status : fail(status);
 }
 

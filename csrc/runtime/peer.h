@@ -13,21 +13,21 @@
 namespace theseus {
 
 struct Peer {
-  std::string host;        // host_identity(): who shares memory with whom
-  std::string host_name;   // for messages
-  Id128 process;           // random, one a process
+  std::string host;       // host_identity(): who shares memory with whom
+  std::string host_name;  // for messages
+  Id128 process;          // random, one a process
   int32_t pid = 0;
-  std::string unix_name;               // its ProcessServer's Unix listener
-  std::vector<Address> server;         // its ProcessServer's addresses
-  std::vector<Address> rails;          // the same port, by rail
-  uint32_t memory_tag = 0;             // high half of the ids of its shared allocations
-  uint32_t slot_bytes = 0;             // what its settings ask for; the smallest wins
+  std::string unix_name;        // its ProcessServer's Unix listener
+  std::vector<Address> server;  // its ProcessServer's addresses
+  std::vector<Address> rails;   // the same port, by rail
+  uint32_t memory_tag = 0;      // high half of the ids of its shared allocations
+  uint32_t slot_bytes = 0;      // what its settings ask for; the smallest wins
   uint32_t slots = 0;
-  bool shared_memory = true;           // false: THESEUS_SHM=0
-  bool cross_memory = true;            // false: THESEUS_CMA=0
-  std::string core_mask;               // cores it may run on
-  int32_t core_quota = 0;              // cores that it may use at a time; 0: no limit
-  uint64_t probe = 0;                  // address there of kProbeValue, to find out whether its memory may be read
+  bool shared_memory = true;  // false: THESEUS_SHM=0
+  bool cross_memory = true;   // false: THESEUS_CMA=0
+  std::string core_mask;      // cores it may run on
+  int32_t core_quota = 0;     // cores that it may use at a time; 0: no limit
+  uint64_t probe = 0;         // address there of kProbeValue, to find out whether its memory may be read
 };
 
 inline constexpr uint64_t kProbeValue = 0x70726f6265546865;

@@ -16,10 +16,8 @@ uint64_t space_bytes(Collective collective, size_t count, DataType type, int ran
   switch (collective) {
     case Collective::AllReduce:
     case Collective::Broadcast:
-    case Collective::Reduce:
-      return bytes;
-    default:
-      return bytes * static_cast<uint64_t>(ranks);
+    case Collective::Reduce: return bytes;
+    default: return bytes * static_cast<uint64_t>(ranks);
   }
 }
 

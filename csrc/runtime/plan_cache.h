@@ -31,7 +31,7 @@ class PlanCache {
   struct Selection {
     PreparedPlan* plan = nullptr;
     size_t piece_bytes = 0;
-    size_t input_bytes = 0;   // of this rank's buffers
+    size_t input_bytes = 0;  // of this rank's buffers
     size_t output_bytes = 0;
     bool try_shared = false;  // large enough for SharedExecution; equal on all ranks
     ResolvedOp op;

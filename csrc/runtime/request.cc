@@ -4,6 +4,7 @@
 
 #include "base/fork.h"
 #include "device/reduce.h"
+#include "observe/counters.h"
 #include "runtime/drive.h"
 #include "runtime/impl.h"
 #include "runtime/request_run.h"
@@ -73,8 +74,7 @@ bool well_placed(const CollectiveCall& call, const PlanCache::Selection& known, 
     case Collective::ReduceScatter:
       if (recv == send + static_cast<size_t>(rank) * known.output_bytes) return true;
       break;
-    default:
-      break;
+    default: break;
   }
   return !overlap(send, known.input_bytes, recv, known.output_bytes);
 }
@@ -118,7 +118,8 @@ Result<ResolvedOp> Communicator::Impl::resolve(int op, DataType type) {
   const std::lock_guard lock(ops_mutex);
   const auto found = ops.find(op);
   if (found == ops.end()) {
-    return Status::argument("reduction " + std::to_string(op) + " is none of the built-in ones (0 to 4) nor a handle of "
+    return Status::argument("reduction " + std::to_string(op) +
+                            " is none of the built-in ones (0 to 4) nor a handle of "
                             "this communicator");
   }
   if (found->second.type != type) {
@@ -200,14 +201,17 @@ Status Communicator::Impl::run(const CollectiveCall& call, const ResolvedOp& op)
 
 Status Communicator::Impl::execute(Request& request) {
   RequestRun run(*this, request);
-  Status status = drive(
-      *this, [&] { return run.advance(); }, [&] { return run.status(); });
-  if (!status.ok()) return fail(status);
+  Status status = drive(*this, [&] { return run.advance(); }, [&] { return run.status(); });
+  if (!status.ok()) {
+    count_failure(request.binding.tag.signature.collective);
+    return fail(status);
+  }
   complete(request);
   return {};
 }
 
 void Communicator::Impl::complete(Request& request) {
+  count_request(request.binding.tag.signature.collective, std::max(request.input_bytes, request.output_bytes));
   if (!request.op.divide || request.output_bytes == 0) return;
   const DataType type = request.binding.type;
   divide_in_place(type, request.binding.output, request.output_bytes / size_of(type), self->ranks());

@@ -14,8 +14,8 @@ class RequestRun {
     impl.running_tag = &request.binding.tag;
     sharing_ = request.try_shared && impl.shared != nullptr;
     if (sharing_) {
-      impl.shared->start({request.binding, request.binding.tag.signature.collective,
-                          request.binding.tag.signature.root, request.input_bytes, request.output_bytes});
+      impl.shared->start({request.binding, request.binding.tag.signature.collective, request.binding.tag.signature.root,
+                          request.input_bytes, request.output_bytes});
     } else {
       request.plan->execution->start(request.binding);
     }

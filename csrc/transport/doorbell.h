@@ -19,7 +19,8 @@ namespace theseus {
 inline constexpr long kLongestSleepNs = 500'000;
 
 inline void ring(RankPage& page) {
-  if (page.sleeping.load(std::memory_order_relaxed) == 0) [[likely]] return;
+  if (page.sleeping.load(std::memory_order_relaxed) == 0) [[likely]]
+    return;
   page.doorbell.fetch_add(1, std::memory_order_release);
   syscall(SYS_futex, &page.doorbell, FUTEX_WAKE, 1, nullptr, nullptr, 0);
 }

@@ -36,11 +36,12 @@ struct SignatureTag {
   uint32_t base = 0;
   uint32_t hash = 0;
 };
-inline constexpr uint32_t kRequestFactor = 0x9e3779b1;          // odd
-inline constexpr uint32_t kRequestFactorInverse = 0x0e8b2f51;   // of kRequestFactor modulo 2^32 (checked in signature.cc)
-uint32_t base_hash(const RequestSignature& signature);          // ignores `request` and `rank`
+inline constexpr uint32_t kRequestFactor = 0x9e3779b1;  // odd
+inline constexpr uint32_t kRequestFactorInverse =
+    0x0e8b2f51;                                         // of kRequestFactor modulo 2^32 (checked in signature.cc)
+uint32_t base_hash(const RequestSignature& signature);  // ignores `request` and `rank`
 inline uint32_t request_hash(uint32_t base, uint32_t request) { return base + request * kRequestFactor; }
-std::string describe(const RequestSignature& signature);        // "AllReduce of 10 float32, sum, request 3"
+std::string describe(const RequestSignature& signature);  // "AllReduce of 10 float32, sum, request 3"
 // Why a request cannot go on: names both ranks, and what each runs.
 Status mismatch(const RequestSignature& own, const RequestSignature& other);
 
@@ -76,8 +77,8 @@ class SendPort {
   // receiver can read the memory as its own.
   virtual bool can_reference(const void* data, size_t bytes, size_t total) const = 0;
   virtual bool post_reference(const void* data, size_t bytes) = 0;
-  // Publishes again what `other`, a port of the same rank, has in one of its slots (message number `ticket`, the value of
-  // its posted() after the commit), so that one copy serves several receivers. can_share: the slot still holds it.
+  // Publishes again what `other`, a port of the same rank, has in one of its slots (message number `ticket`, the value
+  // of its posted() after the commit), so that one copy serves several receivers. can_share: the slot still holds it.
   // share: false where no slot is free, try again. `other` keeps its slot until this receiver has released it as well.
   virtual bool can_share(const SendPort& other, uint64_t ticket) const { return (void)other, (void)ticket, false; }
   virtual bool share(SendPort& other, uint64_t ticket, size_t bytes) {

@@ -45,7 +45,7 @@ size_t total_bytes(const SegmentGeometry& g) { return data_offset(g) + connectio
 class Segment::Mapping {
  public:
   static Result<std::shared_ptr<Mapping>> of(int fd, size_t bytes) {
-    struct stat info {};
+    struct stat info{};
     if (fstat(fd, &info) != 0) return Status::from_errno("cannot look at the shared segment", errno);
     const Key key{getpid(), info.st_dev, info.st_ino};
     Table& table = Mapping::table();
@@ -96,7 +96,11 @@ class Segment::Mapping {
 };
 
 Segment::Segment(int fd, std::shared_ptr<Mapping> mapping, const SegmentGeometry& geometry)
-    : fd_(fd), mapping_(std::move(mapping)), base_(static_cast<uint8_t*>(mapping_->base())), total_(total_bytes(geometry)), geometry_(geometry) {}
+    : fd_(fd),
+      mapping_(std::move(mapping)),
+      base_(static_cast<uint8_t*>(mapping_->base())),
+      total_(total_bytes(geometry)),
+      geometry_(geometry) {}
 
 Segment::~Segment() { close(fd_); }
 
@@ -107,8 +111,8 @@ Result<std::unique_ptr<Segment>> Segment::create(const SegmentGeometry& geometry
   if (ftruncate(fd, static_cast<off_t>(bytes)) != 0) {
     const int error = errno;
     close(fd);
-    return Status::from_errno("cannot size the shared segment to " + std::to_string(bytes >> 20) + " MiB (see ulimit -f)",
-                              error);
+    return Status::from_errno(
+        "cannot size the shared segment to " + std::to_string(bytes >> 20) + " MiB (see ulimit -f)", error);
   }
   // The part that every request touches is reserved now, so that a full memory is an error here and not SIGBUS later.
   if (const int error = posix_fallocate(fd, 0, static_cast<off_t>(controls_offset(geometry))); error != 0) {
@@ -130,7 +134,7 @@ Result<std::unique_ptr<Segment>> Segment::create(const SegmentGeometry& geometry
 
 Result<std::unique_ptr<Segment>> Segment::attach(int fd, const SegmentGeometry& expected) {
   const size_t bytes = total_bytes(expected);
-  struct stat info {};
+  struct stat info{};
   if (fstat(fd, &info) != 0 || static_cast<size_t>(info.st_size) != bytes) {
     close(fd);
     return Status::internal("the shared segment that a local rank passed has another size than agreed");
@@ -149,9 +153,7 @@ Result<std::unique_ptr<Segment>> Segment::attach(int fd, const SegmentGeometry& 
   return segment;
 }
 
-RankPage& Segment::rank_page(int local_rank) const {
-  return reinterpret_cast<RankPage*>(base_ + kPage)[local_rank];
-}
+RankPage& Segment::rank_page(int local_rank) const { return reinterpret_cast<RankPage*>(base_ + kPage)[local_rank]; }
 
 ConnectionControl& Segment::control(int channel, int src, int dst) const {
   const size_t index = (size_t(channel) * geometry_.ranks + src) * geometry_.ranks + dst;

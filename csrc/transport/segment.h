@@ -40,11 +40,12 @@ struct alignas(64) BufferBoard {
   uint64_t recv_offset;
   uint64_t send_address;  // for ranks of the same process
   uint64_t recv_address;
-  uint32_t signature;             // hash of the request
-  std::atomic<uint32_t> posted;   // number of the exchange, counted from 1; written last
-  alignas(64) std::atomic<uint32_t> mapped;  // 2 * exchange + 1 where all peers' buffers could be mapped, else 2 * exchange
-  std::atomic<uint32_t> finished;            // number of the exchange whose request this rank has done its part of
-  RequestSignature announced;                // what `signature` is the hash of, but for the request; for messages
+  uint32_t signature;            // hash of the request
+  std::atomic<uint32_t> posted;  // number of the exchange, counted from 1; written last
+  alignas(
+      64) std::atomic<uint32_t> mapped;  // 2 * exchange + 1 where all peers' buffers could be mapped, else 2 * exchange
+  std::atomic<uint32_t> finished;        // number of the exchange whose request this rank has done its part of
+  RequestSignature announced;            // what `signature` is the hash of, but for the request; for messages
 };
 
 // Written by its rank, read by the others.
@@ -68,7 +69,7 @@ static_assert(sizeof(MessageLine) == 64);
 
 // What a MessageLine's payload holds where the message is passed by reference.
 struct Reference {
-  uint64_t address;     // in the sender's address space
+  uint64_t address;  // in the sender's address space
   uint64_t bytes;
   uint64_t allocation;  // id of the shared allocation, 0 if private memory
   uint64_t offset;      // in that allocation

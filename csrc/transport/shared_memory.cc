@@ -51,7 +51,7 @@ uint32_t tag_of(Registry& r) {
 uint64_t new_id(Registry& r) { return uint64_t{tag_of(r)} << 32 | r.next++; }
 
 Mapping map_descriptor(int fd) {
-  struct stat info {};
+  struct stat info{};
   Mapping mapping{nullptr, 0};
   if (fstat(fd, &info) == 0 && info.st_size > 0) {
     void* base = mmap(nullptr, info.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -66,7 +66,8 @@ Mapping map_descriptor(int fd) {
 Result<void*> SharedMemory::allocate(size_t bytes) {
   constexpr size_t page = 4096;
   const size_t size = (bytes + page - 1) / page * page + (bytes == 0 ? page : 0);
-  if (size < bytes) return Status::argument("cannot allocate " + std::to_string(bytes) + " bytes: not an address space");
+  if (size < bytes)
+    return Status::argument("cannot allocate " + std::to_string(bytes) + " bytes: not an address space");
   const int fd = memfd_create("theseus-buffer", MFD_CLOEXEC);
   if (fd < 0) return Status::from_errno("cannot create a shared buffer (see ulimit -n)", errno);
   const int reserved = ftruncate(fd, static_cast<off_t>(size)) != 0 ? errno : posix_fallocate(fd, 0, size);
@@ -88,7 +89,8 @@ Status SharedMemory::free(void* pointer) {
   Registry& r = registry();
   const std::lock_guard lock(r.mutex);
   const auto found = r.own.find(reinterpret_cast<uintptr_t>(pointer));
-  if (found == r.own.end()) return Status::argument("this pointer did not come from ncclMemAlloc, or was freed already");
+  if (found == r.own.end())
+    return Status::argument("this pointer did not come from ncclMemAlloc, or was freed already");
   munmap(pointer, found->second.bytes);
   close(found->second.fd);
   r.own.erase(found);

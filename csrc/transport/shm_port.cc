@@ -133,9 +133,9 @@ Status ShmRecvPort::fetch(void* dst, size_t offset, size_t bytes) {
       return Status::remote("process " + std::to_string(pid) + " ended while its memory was being read");
     }
     if (got <= 0) {
-      return Status::from_errno("cannot read the memory of process " + std::to_string(pid) +
-                                    " (THESEUS_CMA=0 avoids this)",
-                                got < 0 ? errno : ESRCH);
+      return Status::from_errno(
+          "cannot read the memory of process " + std::to_string(pid) + " (THESEUS_CMA=0 avoids this)",
+          got < 0 ? errno : ESRCH);
     }
     dst = static_cast<uint8_t*>(dst) + got;
     offset += static_cast<size_t>(got);

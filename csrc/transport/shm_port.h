@@ -16,9 +16,9 @@ namespace theseus {
 
 // What a sender needs to know to pass memory by reference to one peer.
 struct ReferencePolicy {
-  bool same_process = false;  // plain pointers
-  bool shared_memory = false; // buffers from mem_alloc
-  bool cross_memory = false;  // process_vm_readv is permitted
+  bool same_process = false;   // plain pointers
+  bool shared_memory = false;  // buffers from mem_alloc
+  bool cross_memory = false;   // process_vm_readv is permitted
   // Between these cross_memory pays: below, a system call costs more than a copy; above, two cores copying through
   // the slots move more than one core copying alone.
   size_t smallest_remote = 0;
@@ -79,7 +79,7 @@ class ShmSendPort final : public SendPort {
   uint32_t slot_bytes_;
   size_t slot_stride_;
   uint32_t recorded_[kMaxSlots] = {};  // base hash of the signature that each SignatureLine holds
-  uint32_t pinned_ = 0;  // bit per slot that has pins
+  uint32_t pinned_ = 0;                // bit per slot that has pins
   std::vector<Pin> pins_[kMaxSlots];
   ReferencePolicy policy_;
 };

@@ -20,7 +20,9 @@ std::string describe(const RequestSignature& s) {
       s.collective == Collective::Reduce) {
     text += std::string(", ") + name_of(s.op);
   }
-  if (s.root >= 0) text += ", root " + std::to_string(s.root);
+  const bool rooted = s.collective == Collective::Broadcast || s.collective == Collective::Reduce ||
+                      s.collective == Collective::Gather || s.collective == Collective::Scatter;
+  if (rooted) text += ", root " + std::to_string(s.root);
   if (s.collective != Collective::SendRecv) text += ", request " + std::to_string(s.request);
   return text;
 }

@@ -137,8 +137,8 @@ def test_abort_returns_while_others_hang(place: Place) -> None:
         ("int32", "sum", ["int32", "float32"]),
         ("max", "sum", ["max", "sum"]),
         ("gather", "sum", ["AllGather", "AllReduce"]),
-        ("broadcast 1", "broadcast 0", ["root 0", "root 1"]),
-        ("reduce 1", "reduce 0", ["root 0", "root 1"]),
+        ("broadcast 1", "broadcast 0", ["Broadcast", "root 0"]),
+        ("reduce 1", "reduce 0", ["Reduce", "root"]),
         ("sum", "barrier,sum", ["4096", "uint8"]),
         ("large", "sum", ["1048576", "4096"]),
         ("sum,max", "max,sum", ["max", "sum"]),
@@ -198,7 +198,7 @@ def test_strangers_at_the_port_do_no_harm() -> None:
     ids=["rank 0 twice", "rank 1 twice", "another number of ranks"],
 )
 def test_ranks_that_disagree_on_who_they_are(claims: list[list[int]]) -> None:
-    with Ranks("init_as", len(claims), environment={"THESEUS_INIT_TIMEOUT": "5"}, claims=claims) as ranks:
+    with Ranks("init_as", len(claims), environment={"THESEUS_INIT_TIMEOUT": "40"}, claims=claims) as ranks:
         errors = [each["error"] for each in ranks.wait_for("outcome")]
         assert None not in errors and any(each != "Timeout" for each in errors), errors
 
@@ -234,9 +234,8 @@ def test_too_little_of_something_is_an_error_with_a_name(files: int, memory: int
         outcomes = ranks.wait_for("outcome")
         for outcome in outcomes:
             assert outcome["error"] is None or outcome["message"], outcome
-        assert {each["error"] for each in outcomes} <= {
-            None, "SystemError", "RemoteError", "Timeout", "MemoryError", "NativeSystemError"
-        }  # fmt: skip
+        known = {None, "SystemError_", "RemoteError", "Timeout", "MemoryError"}
+        assert {each["error"] for each in outcomes} <= known, outcomes
         assert [each.wait_for_end() for each in ranks.all] == [0] * 2
 
 

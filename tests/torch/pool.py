@@ -23,7 +23,7 @@ WORKER = Path(__file__).with_name("worker.py")
 class Pool:
     """`ranks` worker processes in one group, each at the end of a pipe."""
 
-    def __init__(self, ranks: int, timeout: float = 120.0) -> None:
+    def __init__(self, ranks: int, timeout: float = 240.0) -> None:
         self.ranks = ranks
         self._folder = tempfile.TemporaryDirectory()
         address = str(Path(self._folder.name) / "pool")

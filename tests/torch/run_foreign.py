@@ -43,7 +43,9 @@ def make_pool(ranks: int) -> Any:
     import runpy
 
     os.environ["WORLD_SIZE"] = str(ranks)
-    return runpy.run_path(str(HERE / "pool.py"))["Pool"](ranks)
+    pool = runpy.run_path(str(HERE / "pool.py"))["Pool"](ranks)
+    pool.run("cases_foreign", "case_load", timeout=300.0)
+    return pool
 
 
 def run_one(pool: Any, name: str, timeout: float) -> tuple[str, str]:

@@ -29,18 +29,31 @@ struct CollectiveCase {
 template <class T>
 constexpr DataType type_of();
 template <>
-constexpr DataType type_of<uint8_t>() { return DataType::Uint8; }
+constexpr DataType type_of<uint8_t>() {
+  return DataType::Uint8;
+}
 template <>
-constexpr DataType type_of<int32_t>() { return DataType::Int32; }
+constexpr DataType type_of<int32_t>() {
+  return DataType::Int32;
+}
 template <>
-constexpr DataType type_of<int64_t>() { return DataType::Int64; }
+constexpr DataType type_of<int64_t>() {
+  return DataType::Int64;
+}
 template <>
-constexpr DataType type_of<float>() { return DataType::Float32; }
+constexpr DataType type_of<float>() {
+  return DataType::Float32;
+}
 template <>
-constexpr DataType type_of<double>() { return DataType::Float64; }
+constexpr DataType type_of<double>() {
+  return DataType::Float64;
+}
 
-// Element `index` of what `rank` puts in: small, so that floating sums and products are exact, and unlike its neighbours.
-inline int64_t put_in(int rank, size_t index) { return static_cast<int64_t>((index * 5 + static_cast<size_t>(rank) * 3) % 4) + 1; }
+// Element `index` of what `rank` puts in: small, so that floating sums and products are exact, and unlike its
+// neighbours.
+inline int64_t put_in(int rank, size_t index) {
+  return static_cast<int64_t>((index * 5 + static_cast<size_t>(rank) * 3) % 4) + 1;
+}
 
 inline int64_t reduced(const CollectiveCase& test, size_t index) {
   int64_t value = put_in(0, index);

@@ -1,8 +1,9 @@
 // Every built-in algorithm, lowered and run over shared memory, against the reference.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <random>
-#include <set>
 #include <thread>
 
 #include "compiler/lower.h"
@@ -64,19 +65,24 @@ class Request {
 
   // Each rank in a thread of its own, which sleeps while there is nothing to do.
   std::string run_in_threads(ShmWorld& world) {
+    std::atomic<bool> failed{false};  // one that fails leaves the others waiting
     std::vector<std::thread> threads;
     for (int rank = 0; rank < test_.ranks; ++rank) {
-      threads.emplace_back([this, rank, &world] {
+      threads.emplace_back([this, rank, &world, &failed] {
         Execution& execution = *executions_[static_cast<size_t>(rank)];
         RankPage& page = world[rank].segment().rank_page(rank);
         Advance state = Advance::Blocked;
         const auto moves = [&] { return (state = execution.advance()) != Advance::Blocked; };
-        while (state != Advance::Done && state != Advance::Failed) {
+        while (state != Advance::Done && !failed.load()) {
           if (!moves()) sleep_on(page, moves);
+          if (state == Advance::Failed) failed.store(true);
         }
       });
     }
     for (std::thread& thread : threads) thread.join();
+    for (const auto& execution : executions_) {
+      if (!execution->status().ok()) return execution->status().message();
+    }
     return difference();
   }
 

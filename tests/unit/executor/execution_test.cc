@@ -179,9 +179,9 @@ TEST(Instructions, FusedFormsPassOn) {
     Place src, dst;
     float keeps, passes;  // times input 0 plus input 1
   };
-  for (const Form& form : {Form{Opcode::RecvCopySend, kNone, kOutput, 0, 0}, Form{Opcode::RecvCopySend, kNone, kNone, -1, 0},
-                           Form{Opcode::RecvReduceSend, kInput, kNone, -1, 1},
-                           Form{Opcode::RecvReduceCopySend, kInput, kOutput, 1, 1}}) {
+  for (const Form& form :
+       {Form{Opcode::RecvCopySend, kNone, kOutput, 0, 0}, Form{Opcode::RecvCopySend, kNone, kNone, -1, 0},
+        Form{Opcode::RecvReduceSend, kInput, kNone, -1, 1}, Form{Opcode::RecvReduceCopySend, kInput, kOutput, 1, 1}}) {
     for (const size_t count : kCounts) {
       Bench bench(3);
       bench.block(0, {make(Opcode::Send, kInput, kNone, -1, bench.to(0, 1))});

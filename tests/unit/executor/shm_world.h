@@ -15,7 +15,8 @@ namespace theseus::testing {
 // One rank's ports.
 class ShmRank final : public PortSource {
  public:
-  ShmRank(Segment& segment, int rank, const ReferencePolicy& policy) : segment_(segment), rank_(rank), policy_(policy) {}
+  ShmRank(Segment& segment, int rank, const ReferencePolicy& policy)
+      : segment_(segment), rank_(rank), policy_(policy) {}
 
   Result<SendPort*> send_port(int peer, int, int channel) override {
     auto& port = sends_[{peer, channel}];

@@ -198,6 +198,7 @@ TEST(Star, ConnectEndsAtItsDeadlineWhereNoHubAnswers) {
 // would be inert.
 
 const char* kMemberVariable = "STAR_TEST_MEMBER";
+const char* kLeavesVariable = "STAR_TEST_LEAVES";
 
 std::string hex_of(const UniqueId& id) {
   std::string text;
@@ -221,7 +222,8 @@ Result<std::unique_ptr<Star>> join(const UniqueId& id, int rank, int ranks) {
                        Deadline::after(30));
 }
 
-// What a child does: joins, takes part in one gather, then lives until it is killed, or all others have gone.
+// What a child does: joins, takes part in one gather, then leaves and ends at once, or lives until it is killed, or all
+// others have gone.
 TEST(StarMember, DISABLED_Run) {
   const std::string member = getenv(kMemberVariable);
   const size_t colon = member.find(':');
@@ -229,13 +231,15 @@ TEST(StarMember, DISABLED_Run) {
   if (!star.ok()) _exit(3);
   // The death may come before this rank has its table.
   if (!(*star)->all_gather("", 30).ok() && !(*star)->failed()) _exit(5);
+  if (getenv(kLeavesVariable) != nullptr) (*star)->close(), _exit(0);
   for (int i = 0; i < 6000 && !(*star)->failed(); ++i) usleep(10000);
   _exit((*star)->failed() ? 0 : 4);
 }
 
-pid_t spawn_member(const UniqueId& id, int rank) {
+pid_t spawn_member(const UniqueId& id, int rank, bool leaves = false) {
   const std::string variable = std::string(kMemberVariable) + "=" + std::to_string(rank) + ":" + hex_of(id);
   std::vector<std::string> environment{variable};
+  if (leaves) environment.push_back(std::string(kLeavesVariable) + "=1");
   for (char** entry = environ; *entry != nullptr; ++entry) environment.emplace_back(*entry);
   std::vector<char*> pointers;
   for (auto& entry : environment) pointers.push_back(entry.data());
@@ -274,6 +278,23 @@ void kill_one_of_three(int our_rank, int victim_rank, int other_rank, const char
 
 TEST(Star, AKilledMemberIsNamedWithItsProcess) { kill_one_of_three(0, 2, 1, "rank 2 (host "); }
 TEST(Star, AKilledHubIsNamedWithItsProcess) { kill_one_of_three(1, 0, 2, "rank 0 (host "); }
+
+// The goodbye is out when close() returns: the hub's process may end at that moment.
+TEST(Star, RankZeroMayEndItsProcessOnceItHasLeft) {
+  for (int attempt = 0; attempt < 5; ++attempt) {
+    const UniqueId id = create_unique_id().value();
+    const pid_t leaver = spawn_member(id, 0, true);
+    const pid_t other = spawn_member(id, 2);
+    auto star = join(id, 1, 3);
+    ASSERT_TRUE(star.ok()) << star.status().message();
+    ASSERT_TRUE((*star)->all_gather("", 30).ok());
+    EXPECT_EQ(exit_code_of(leaver), 0);
+    EXPECT_TRUE(eventually([&] { return (*star)->left_ranks() == std::vector<int>{0} || (*star)->failed(); }));
+    EXPECT_TRUE((*star)->status().ok()) << (*star)->status().message();
+    kill(other, SIGKILL);
+    exit_code_of(other);
+  }
+}
 
 TEST(Star, AStoppedProcessIsMissedAfterTheHeartbeatTimeoutOnly) {
   Heartbeat heartbeat("1.5");

@@ -52,6 +52,14 @@ TEST(Choose, SeveralHostsUseAllRailsForLargeMessages) {
   EXPECT_EQ(chosen(Collective::AllReduce, 64 * kMiB, uniform_hosts(4, 4, 4)), "hierarchical");
 }
 
+// One sender a NIC keeps it busy; with several, those that a reduction waits for fall behind, and rails idle.
+TEST(Choose, LargeMessagesBetweenHostsOfOneRankGoRoundTheRing) {
+  for (const Collective collective :
+       {Collective::AllReduce, Collective::AllGather, Collective::ReduceScatter, Collective::Broadcast}) {
+    EXPECT_EQ(chosen(collective, 64 * kMiB, uniform_hosts(4, 1, 4)), "ring") << name_of(collective);
+  }
+}
+
 TEST(Choose, SeveralHostsUseFewStepsForSmallMessages) {
   const std::string small = chosen(Collective::AllReduce, 8, uniform_hosts(8, 8, 4));
   EXPECT_TRUE(small == "doubling" || small == "tree") << small;

@@ -68,7 +68,8 @@ TEST(Init, TellsConflictingRanks) {
 TEST(Init, RefusesAnIdThatWasUsed) {
   const UniqueId id = fresh_id();
   for (const Status& status : join(id, {{2, 0}, {2, 1}})) EXPECT_TRUE(status.ok()) << status.message();
-  for (const Status& status : join(id, {{2, 0}, {2, 1}})) EXPECT_EQ(status.code(), Code::InvalidUsage) << status.message();
+  for (const Status& status : join(id, {{2, 0}, {2, 1}}))
+    EXPECT_EQ(status.code(), Code::InvalidUsage) << status.message();
 }
 
 // Ranks that never come are named when the time is up.

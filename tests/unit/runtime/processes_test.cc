@@ -55,7 +55,8 @@ TEST(Processes, MapEachOthersBuffers) {
       call.send = call.recv = values;
       call.count = kCount;
       EXPECT_OK(communicator->submit(call));
-      EXPECT_EQ(std::count(values, values + kCount, static_cast<float>(2 * round + 1)), static_cast<std::ptrdiff_t>(kCount));
+      EXPECT_EQ(std::count(values, values + kCount, static_cast<float>(2 * round + 1)),
+                static_cast<std::ptrdiff_t>(kCount));
       EXPECT_OK(communicator->barrier());
       EXPECT_OK(mem_free(*memory));
     }

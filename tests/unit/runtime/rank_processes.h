@@ -26,7 +26,8 @@ inline std::string to_hex(const UniqueId& id) {
 
 inline UniqueId from_hex(const std::string& text) {
   UniqueId id{};
-  for (size_t i = 0; i < sizeof id.bytes; ++i) id.bytes[i] = static_cast<char>(std::stoi(text.substr(2 * i, 2), nullptr, 16));
+  for (size_t i = 0; i < sizeof id.bytes; ++i)
+    id.bytes[i] = static_cast<char>(std::stoi(text.substr(2 * i, 2), nullptr, 16));
   return id;
 }
 

@@ -26,9 +26,9 @@ inline UniqueId fresh_id() {
 }
 
 // Named after what it expects: EXPECT_OK(communicator.barrier()).
-#define EXPECT_OK(expression)                                      \
-  do {                                                             \
-    const ::theseus::Status status_of_expression = (expression);   \
+#define EXPECT_OK(expression)                                                 \
+  do {                                                                        \
+    const ::theseus::Status status_of_expression = (expression);              \
     EXPECT_TRUE(status_of_expression.ok()) << status_of_expression.message(); \
   } while (0)
 

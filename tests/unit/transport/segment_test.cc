@@ -44,8 +44,8 @@ std::vector<Region> regions_of(const Segment& segment) {
       const int src = pair / ranks, dst = pair % ranks;
       regions.push_back({reinterpret_cast<uintptr_t>(&segment.control(channel, src, dst)), sizeof(ConnectionControl)});
       for (uint32_t slot = 0; slot < geometry.slots; ++slot) {
-        regions.push_back(
-            {reinterpret_cast<uintptr_t>(segment.slot(channel, src, dst, static_cast<int>(slot))), geometry.slot_bytes});
+        regions.push_back({reinterpret_cast<uintptr_t>(segment.slot(channel, src, dst, static_cast<int>(slot))),
+                           geometry.slot_bytes});
       }
     }
   }
@@ -92,7 +92,7 @@ TEST(Segment, RefusesMemoryOfAnotherShape) {
 
   const int blank = memfd_create("blank", MFD_CLOEXEC);
   ASSERT_GE(blank, 0);
-  struct stat info {};
+  struct stat info{};
   ASSERT_EQ(fstat((*segment)->fd(), &info), 0);
   ASSERT_EQ(ftruncate(blank, info.st_size), 0);
   Result<std::unique_ptr<Segment>> other = Segment::attach(blank, geometry_of(2, 4, 2048));

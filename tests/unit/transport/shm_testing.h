@@ -26,7 +26,8 @@ inline std::vector<std::unique_ptr<Segment>> make_segments(const SegmentGeometry
     EXPECT_TRUE(next.ok()) << next.status().message();
     segments.push_back(std::move(*next));
   }
-  for (size_t rank = 0; rank < segments.size(); ++rank) segments[rank]->rank_page(static_cast<int>(rank)).pid = getpid();
+  for (size_t rank = 0; rank < segments.size(); ++rank)
+    segments[rank]->rank_page(static_cast<int>(rank)).pid = getpid();
   return segments;
 }
 
