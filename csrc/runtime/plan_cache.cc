@@ -10,6 +10,9 @@
 namespace theseus {
 namespace {
 
+// One rank alone has no slots; a scaled input still passes through a buffer of one piece.
+constexpr size_t kPieceAlone = 256 << 10;
+
 // Data that all ranks together see: what the policy compares.
 uint64_t space_bytes(Collective collective, size_t count, DataType type, int ranks) {
   const uint64_t bytes = static_cast<uint64_t>(count) * size_of(type);
@@ -90,7 +93,7 @@ Result<PreparedPlan*> PlanCache::prepare(const std::string& algorithm, Collectiv
 // What a slot holds; or a whole chunk, where no message of the request goes through a slot, because every rank reads
 // its peers' memory directly.
 size_t PlanCache::piece_bytes_for(const Program& program, Collective collective, size_t block_bytes) const {
-  if (links_ == nullptr) return size_t{1} << 30;
+  if (links_ == nullptr) return kPieceAlone;
   const bool both_ways = collective == Collective::AllGather || collective == Collective::AllToAll;
   if (both_ways && summary_.hosts == 1 && program.only_copies() && links_->fetches(block_bytes)) {
     return std::max(links_->slot_bytes(), block_bytes);

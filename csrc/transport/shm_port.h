@@ -93,23 +93,31 @@ class ShmRecvPort final : public RecvPort {
     MessageLine& line = control_.lines[position_];
     if (line.sequence.load(std::memory_order_acquire) != static_cast<uint32_t>(received_ + 1)) {
       waited_ = true;
+      if (published_ != received_) publish();
       return nullptr;
     }
     return open(line);
   }
   Status fetch(void* dst, size_t offset, size_t bytes) override;
+  // The count of released messages is published for several at once, since the sender may be polling it: at the latest
+  // when half of the slots wait, and as soon as this end has nothing else to do (peek() in vain). A reference is given
+  // back at once: its sender's buffer hangs on it.
   void release() override {
     peeked_ = false;
     ++received_;
     if (++position_ == slots_) position_ = 0;
-    control_.released.store(received_, std::memory_order_release);
-    ring(sender_);
+    if (received_ - published_ >= slots_ / 2 || message_.kind != MessageKind::Copied) publish();
   }
   RequestSignature peer_signature() override;
   Status progress() override { return {}; }
 
  private:
   const Message* open(const MessageLine& line);
+  void publish() {
+    published_ = received_;
+    control_.released.store(received_, std::memory_order_release);
+    ring(sender_);
+  }
 
   Segment& segment_;
   ConnectionControl& control_;
@@ -118,6 +126,7 @@ class ShmRecvPort final : public RecvPort {
   Message message_;
   Reference reference_{};
   uint64_t received_ = 0;
+  uint64_t published_ = 0;
   uint32_t position_ = 0;  // received_ modulo slots_
   uint32_t slots_;
   uint32_t slot_bytes_;
