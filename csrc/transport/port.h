@@ -101,6 +101,7 @@ class RecvPort {
   virtual const Message* peek() = 0;
   // MessageKind::Remote: copies [offset, offset + bytes) of the sender's buffer to dst.
   virtual Status fetch(void* dst, size_t offset, size_t bytes) = 0;
+  // The sender may see it a little later, but no later than when peek() finds nothing, or half of the slots wait.
   virtual void release() = 0;
   // The signature that the peeked message was sent under (slow path, to name a mismatch).
   virtual RequestSignature peer_signature() = 0;

@@ -103,7 +103,8 @@ const Message* ShmRecvPort::open(const MessageLine& line) {
   // Where this end waits instead, touching the next lines would only take them away from the sender.
   if (!waited_) {
     for (uint32_t ahead = 1; ahead <= kLinesAhead; ++ahead) {
-      __builtin_prefetch(&control_.lines[position_ + ahead < slots_ ? position_ + ahead : (position_ + ahead) % slots_]);
+      __builtin_prefetch(
+          &control_.lines[position_ + ahead < slots_ ? position_ + ahead : (position_ + ahead) % slots_]);
     }
   }
   waited_ = false;

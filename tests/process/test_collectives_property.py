@@ -37,7 +37,7 @@ REFERENCED = {"THESEUS_SLOT_BYTES": "65536"}
 TCP = {"THESEUS_SHM": "0", "THESEUS_SLOT_BYTES": "4096", "THESEUS_SLOTS": "2"}
 # The same examples every time: a failure in CI is one at the desk.
 HOUSE = settings(
-    max_examples=8,
+    max_examples=20,
     deadline=None,
     derandomize=True,
     database=None,
