@@ -27,7 +27,7 @@ SANITIZED_BUILD = $(BUILD)/sanitize-$(firstword $(subst $(comma), ,$(SANITIZED))
 comma := ,
 space := $(subst ,, )
 
-.PHONY: help demo test lint format tidy build tests-build bench wheel asan tsan sanitized clean distclean
+.PHONY: help demo test lint format tidy build gtest tests-build bench wheel asan tsan sanitized clean distclean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,7 +66,9 @@ build: $(VENV)/.tools  ## build the libraries and the Python extension into thes
 	@mkdir -p $(BUILD)
 	@THESEUS_JOBS=$(JOBS) $(BIN)/python setup.py --quiet build_ext --inplace >$(BUILD)/build.log 2>&1 || { cat $(BUILD)/build.log; exit 1; }
 
-tests-build: build
+# GoogleTest comes from the system; where it cannot be installed, what is left out is named.
+gtest:
+	@mkdir -p $(BUILD)
 	@if [ ! -e /usr/include/gtest/gtest.h ]; then \
 	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	    echo "installing libgtest-dev, for the C++ tests"; \
@@ -74,6 +76,8 @@ tests-build: build
 	      >$(BUILD)/apt.log 2>&1 || { tail -3 $(BUILD)/apt.log; echo "libgtest-dev could not be installed"; }; \
 	  fi; \
 	fi
+
+tests-build: build gtest
 	@$(BIN)/cmake $(BUILD) >$(BUILD)/configure.log 2>&1 || { cat $(BUILD)/configure.log; exit 1; }
 	@grep 'left out' $(BUILD)/configure.log || true
 	@$(BIN)/cmake --build $(BUILD) --target theseus_tests --parallel $(JOBS) >$(BUILD)/tests.log 2>&1 || { cat $(BUILD)/tests.log; exit 1; }
@@ -94,7 +98,7 @@ asan:  ## run the C++ tests under AddressSanitizer and UBSan
 tsan:  ## run the C++ tests under ThreadSanitizer
 	@$(MAKE) sanitized SANITIZED=thread
 
-sanitized: $(VENV)/.tools
+sanitized: $(VENV)/.tools gtest
 	@$(BIN)/cmake -S . -B $(SANITIZED_BUILD) -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
 	  -DTHESEUS_SANITIZE=$(SANITIZED) >/dev/null
 	@$(BIN)/cmake --build $(SANITIZED_BUILD) --parallel $(JOBS) \
