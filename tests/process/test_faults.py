@@ -75,7 +75,7 @@ def test_a_rank_is_killed_between_calls(place: Place) -> None:
 
 @pytest.mark.parametrize("dead", [0, 2])
 def test_a_rank_is_killed_inside_init(dead: int) -> None:
-    with Ranks("only_init", 4, environment={"THESEUS_INIT_TIMEOUT": "30"}) as ranks:
+    with Ranks("only_init", 4, environment={"THESEUS_INIT_TIMEOUT": "15"}) as ranks:
         ranks[dead].tell()
         ranks[dead].wait_for("joining")
         for each in ranks.but(dead, 3):
@@ -137,7 +137,7 @@ def test_abort_returns_while_others_hang(place: Place) -> None:
         ("int32", "sum", ["int32", "float32"]),
         ("max", "sum", ["max", "sum"]),
         ("gather", "sum", ["AllGather", "AllReduce"]),
-        ("broadcast 1", "broadcast 0", ["Broadcast", "root 0"]),
+        ("broadcast 1", "broadcast 0", ["Broadcast", "root"]),
         ("reduce 1", "reduce 0", ["Reduce", "root"]),
         ("sum", "barrier,sum", ["4096", "uint8"]),
         ("large", "sum", ["1048576", "4096"]),
