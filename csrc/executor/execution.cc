@@ -52,7 +52,9 @@ void Execution::shape() {
   // A reduction reads its operands once, straight from a slot; fetching a peer's memory first would be a second pass.
   // Where data goes one way (Broadcast), the sender's core would idle meanwhile, if it has one of its own.
   const bool one_way = program_.recv_ports().empty() || program_.send_ports().empty();
-  total_ = program_.reduces() ? kNeverFetch : one_way ? kFetchIfCrowded : binding.count * element_;
+  const size_t bytes = binding.count * element_;
+  const bool piecewise = micro_batches_ > 1 && bytes > kLargestPiecewiseFetch;
+  total_ = program_.reduces() ? kNeverFetch : one_way || piecewise ? kFetchIfCrowded : bytes;
   shaped_ = true;
 }
 

@@ -16,7 +16,8 @@ SendTransfer::SendTransfer(std::vector<SendPort*> ports, const void* data, size_
 
 Advance SendTransfer::advance() {
   bool progressed = false;
-  if (!begun_ && ports_.size() == 1 && bytes_ > piece_bytes_ && ports_[0]->can_reference(data_, bytes_, bytes_)) {
+  const size_t total = bytes_ > kLargestPiecewiseFetch ? kFetchIfCrowded : bytes_;
+  if (!begun_ && ports_.size() == 1 && bytes_ > piece_bytes_ && ports_[0]->can_reference(data_, bytes_, total)) {
     ports_[0]->set_tag(tag_);
     if (!ports_[0]->post_reference(data_, bytes_)) return Advance::Blocked;
     ticket_ = ports_[0]->posted();

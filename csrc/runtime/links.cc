@@ -171,9 +171,9 @@ bool Links::can_fetch() const {
   return peers_[rank_].cross_memory;
 }
 
-// With a core for every rank, both ends copying through the slots overtake one end copying alone. Without, the fewer
-// copies the better.
-size_t Links::largest_fetch() const { return crowded() ? kFetchIfCrowded : 2 << 20; }
+// A core for every rank: above this, both ends copying through the slots overtake one end copying alone. Fewer cores:
+// the fewer copies the better.
+size_t Links::largest_fetch() const { return crowded() ? kFetchIfCrowded : 64 << 20; }
 
 ReferencePolicy Links::references_to(int peer) const {
   ReferencePolicy policy;

@@ -60,6 +60,8 @@ struct Message {
 
 inline constexpr size_t kNeverFetch = SIZE_MAX;
 inline constexpr size_t kFetchIfCrowded = SIZE_MAX - 1;  // only with more ranks than cores
+// A message above this that comes in pieces, or goes one way, is quicker through the slots, where both ends copy.
+inline constexpr size_t kLargestPiecewiseFetch = 2 << 20;
 
 class SendPort {
  public:
