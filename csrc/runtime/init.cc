@@ -2,12 +2,12 @@
 #include <algorithm>
 #include <set>
 
-#include "base/bytes.h"
 #include "base/env.h"
 #include "base/fork.h"
 #include "base/log.h"
 #include "net/process_server.h"
 #include "net/rendezvous.h"
+#include "net/wire.h"
 #include "runtime/impl.h"
 #include "transport/shared_memory.h"
 
@@ -81,7 +81,7 @@ Status Communicator::Impl::join_split(Communicator::Impl& parent, int color, int
   THESEUS_TRY(parent.usable());
   const int generation = parent.splits++;
   std::vector<std::string> blobs(1);
-  ByteWriter own;
+  WireWriter own;
   own.number(color);
   own.number(key);
   if (parent.star == nullptr) {
@@ -95,10 +95,10 @@ Status Communicator::Impl::join_split(Communicator::Impl& parent, int color, int
   if (color < 0) return {};
   std::vector<std::pair<int, int>> members;  // key, parent rank
   for (size_t rank = 0; rank < blobs.size(); ++rank) {
-    ByteReader in(blobs[rank]);
+    WireReader in(blobs[rank]);
     const int its_color = in.number<int>();
     const int its_key = in.number<int>();
-    if (!in.complete()) return Status::internal("rank " + std::to_string(rank) + " sent a malformed split");
+    if (!in.at_end()) return Status::internal("rank " + std::to_string(rank) + " sent a malformed split");
     if (its_color == color) members.emplace_back(its_key, static_cast<int>(rank));
   }
   std::stable_sort(members.begin(), members.end(), [](const auto& a, const auto& b) { return a.first < b.first; });

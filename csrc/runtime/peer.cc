@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <map>
 
-#include "base/bytes.h"
 #include "base/cores.h"
 #include "base/env.h"
 #include "net/interfaces.h"
 #include "net/process_server.h"
+#include "net/wire.h"
 #include "transport/shared_memory.h"
 
 namespace theseus {
@@ -27,7 +27,7 @@ const volatile uint64_t probe_value = kProbeValue;
 }  // namespace
 
 std::string encode(const Peer& peer) {
-  ByteWriter out;
+  WireWriter out;
   out.text(peer.host);
   out.text(peer.host_name);
   out.number(peer.process.high);
@@ -48,14 +48,14 @@ std::string encode(const Peer& peer) {
 }
 
 Result<Peer> decode_peer(const std::string& bytes) {
-  ByteReader in(bytes);
+  WireReader in(bytes);
   Peer peer;
-  peer.host = in.text(512);
-  peer.host_name = in.text(512);
+  peer.host = in.text();
+  peer.host_name = in.text();
   peer.process.high = in.number<uint64_t>();
   peer.process.low = in.number<uint64_t>();
   peer.pid = in.number<int32_t>();
-  peer.unix_name = in.text(256);
+  peer.unix_name = in.text();
   Result<std::vector<Address>> server = decode_addresses(in.text());
   Result<std::vector<Address>> rails = decode_addresses(in.text());
   peer.memory_tag = in.number<uint32_t>();
@@ -63,10 +63,10 @@ Result<Peer> decode_peer(const std::string& bytes) {
   peer.slots = in.number<uint32_t>();
   peer.shared_memory = in.number<uint8_t>() != 0;
   peer.cross_memory = in.number<uint8_t>() != 0;
-  peer.core_mask = in.text(512);
+  peer.core_mask = in.text();
   peer.core_quota = in.number<int32_t>();
   peer.probe = in.number<uint64_t>();
-  if (!in.complete() || !server.ok() || !rails.ok()) {
+  if (!in.at_end() || !server.ok() || !rails.ok()) {
     return Status::internal("a rank described itself in a form this build does not know (mixed versions?)");
   }
   peer.server = *server;
