@@ -45,8 +45,19 @@ def train(model: Any, steps: int, clip: bool = True) -> list[float]:
     return losses
 
 
+# One gloo group a process, never let go: torch destroys a group with the GIL held and joins gloo's threads, while such
+# a thread may still wait for the GIL to drop what DDP's last call held.
+_gloo_groups: list[Any] = []
+
+
+def gloo_group() -> Any:
+    if not _gloo_groups:
+        _gloo_groups.append(dist.new_group(backend="gloo"))
+    return _gloo_groups[0]
+
+
 def case_ddp_equals_gloo() -> None:
-    gloo = dist.new_group(backend="gloo")
+    gloo = gloo_group()
     results = []
     for group in (None, gloo):
         torch.manual_seed(0)
@@ -63,7 +74,6 @@ def case_ddp_equals_gloo() -> None:
         copies = [torch.empty_like(parameter) for _ in range(dist.get_world_size())]
         dist.all_gather(copies, parameter)
         assert all(torch.equal(copy, parameter) for copy in copies)
-    dist.destroy_process_group(gloo)
 
 
 def case_ddp_options() -> None:
