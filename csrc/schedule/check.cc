@@ -49,7 +49,13 @@ class PartChecker {
     THESEUS_TRY(connections());
     for (tb_ = 0; tb_ < part_.thread_blocks.size(); ++tb_) {
       const auto& instructions = part_.thread_blocks[tb_].instructions;
-      for (step_ = 0; step_ < instructions.size(); ++step_) THESEUS_TRY(instruction(instructions[step_]));
+      for (step_ = 0; step_ < instructions.size(); ++step_) {
+        const Instruction& i = instructions[step_];
+        THESEUS_TRY(instruction(i));
+        if (i.sub_pipeline < (step_ > 0 ? instructions[step_ - 1].sub_pipeline : 0)) {
+          return refuse(i, "goes back to sub-pipeline " + std::to_string(i.sub_pipeline));
+        }
+      }
     }
     return {};
   }
@@ -176,6 +182,7 @@ Status check_head(const Plan& plan) {
   }
   if (plan.ranks < 1) return Status::argument(who + "it has no ranks");
   if (plan.root < 0 || plan.root >= plan.ranks) return Status::argument(who + "its root is not among its ranks");
+  if (static_cast<int>(plan.loop) >= kLoopOrders) return Status::argument(who + "there is no such order of loops");
   if (plan.chunks_per_block < 1) return Status::argument(who + "blocks cut into no chunks");
   const int64_t blocks = plan.collective == Collective::AllToAll ? int64_t{plan.ranks} * plan.ranks : plan.ranks;
   if (blocks > kMaxIndex / plan.chunks_per_block) return Status::argument(who + "too many chunks to number");

@@ -1,7 +1,8 @@
 // A plan: the compiled form of an algorithm, as data. An executor runs it, the verifier proves it.
 //
-// Every rank has thread blocks (TBs); a TB is a list of instructions run in order, once per micro-batch. Executors on
-// the host run TBs as resumable programs, executors on a GPU as thread blocks. Micro-batch m covers elements
+// Every rank has thread blocks (TBs); a TB is a list of instructions, run for every micro-batch in the order that
+// Plan::loop names. Executors on the host run TBs as resumable programs, executors on a GPU as thread blocks.
+// Micro-batch m covers elements
 // [m*S, (m+1)*S) of every chunk, where S is what one slot holds; pieces of shorter chunks may be empty, and still move
 // (as headers), so that both ends of a connection always count alike.
 #pragma once
@@ -33,7 +34,7 @@ enum class Buffer : uint8_t { None, Input, Output, Scratch };
 
 // A place in a rank's memory: chunk `index` of a buffer. Input and Output are cut into blocks of `count` elements and
 // blocks into Plan::chunks_per_block balanced pieces; index = block * chunks_per_block + piece. A Scratch index holds
-// one micro-batch of one chunk and nothing longer-lived.
+// one micro-batch of one chunk and nothing longer-lived (LoopOrder::SubPipelines: one chunk).
 struct Place {
   Buffer buffer = Buffer::None;
   int32_t index = 0;
@@ -56,6 +57,8 @@ struct Instruction {
   int16_t send = -1;  // index into RankPlan::connections (Send, *Send)
   Place src;
   Place dst;
+  // Which sub-pipeline of the schedule it belongs to; counts from 0, the same on all ranks, and never falls along a TB.
+  int32_t sub_pipeline = 0;
   // Fold: operands in order of reduction; a connection's index, or kLocalOperand for local(src).
   std::vector<int16_t> fold;
   std::vector<Dependency> dependencies;
@@ -69,6 +72,15 @@ struct Connection {
   int16_t rail = 0;
   int16_t channel = 0;  // several FIFOs between the same pair; 0 for the built-in algorithms
 };
+
+// The order in which a TB runs its instructions over n micro-batches.
+enum class LoopOrder : uint8_t {
+  MicroBatches,  // all instructions for micro-batch 0, all for micro-batch 1, ...
+  // The instructions of its first sub-pipeline for micro-batches 0 to n - 1, then those of its second, ...: a TB
+  // repeats one primitive (ResCCL, section 3.2). Scratch then holds whole chunks, not one micro-batch of them.
+  SubPipelines,
+};
+inline constexpr int kLoopOrders = 2;
 
 struct ThreadBlock {
   std::vector<Instruction> instructions;
@@ -90,6 +102,7 @@ struct Plan {
   // True where the plan ends with zero slots as well, i.e. every Send may wait until its receiver has taken the data.
   // Then an executor may pass references to the user's buffers instead of copies.
   bool rendezvous_safe = false;
+  LoopOrder loop = LoopOrder::MicroBatches;
   std::vector<RankPlan> rank_plans;  // all ranks, or only those that were lowered
 };
 

@@ -1,7 +1,7 @@
 // The plan file. All numbers little-endian.
 //
 //   head     magic "THSPLAN\0" · u32 version · u32 head bytes, from the magic to the end of the table · u64 hash of the
-//            head after this field · u8 collective · u8 rendezvous_safe · i32 ranks, root, chunks_per_block ·
+//            head after this field · u8 collective · u8 rendezvous_safe · u8 loop · i32 ranks, root, chunks_per_block ·
 //            u32 length + name · u32 sections · table of {i32 rank, u64 offset, u64 bytes, u64 hash of the section}
 //   section  i32 scratch_chunks · u32 connections {i32 peer, u8 outgoing, i16 rail, i16 channel} · u32 TBs, each
 //            u32 instructions, each as write_instruction() has it
@@ -17,11 +17,11 @@ namespace theseus {
 namespace {
 
 constexpr char kMagic[8] = {'T', 'H', 'S', 'P', 'L', 'A', 'N', '\0'};
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 constexpr size_t kPrefixBytes = 24;  // magic, version, head bytes, hash
 constexpr size_t kTableRowBytes = 28;
 constexpr size_t kConnectionBytes = 9;
-constexpr size_t kInstructionBytes = 22;  // without fold and dependencies
+constexpr size_t kInstructionBytes = 26;  // without fold and dependencies
 constexpr size_t kDependencyBytes = 8;
 
 struct Row {
@@ -41,6 +41,7 @@ void write_instruction(ByteWriter& out, const Instruction& i) {
   out.put(i.send);
   write_place(out, i.src);
   write_place(out, i.dst);
+  out.put(i.sub_pipeline);
   out.put(static_cast<uint16_t>(i.fold.size()));
   out.put(static_cast<uint32_t>(i.dependencies.size()));
   for (const int16_t operand : i.fold) out.put(operand);
@@ -78,6 +79,7 @@ void read_instruction(ByteReader& in, Instruction& i) {
     place->buffer = static_cast<Buffer>(in.get<uint8_t>());
     place->index = in.get<int32_t>();
   }
+  i.sub_pipeline = in.get<int32_t>();
   const size_t operands = in.limited(in.get<uint16_t>(), sizeof(int16_t));
   const size_t dependencies = in.limited(in.get<uint32_t>(), kDependencyBytes);
   i.fold.resize(operands);
@@ -133,6 +135,7 @@ Status read_head(const std::string& bytes, Plan& plan, std::vector<Row>& rows) {
   ByteReader in(body, body_bytes);
   plan.collective = static_cast<Collective>(in.get<uint8_t>());
   plan.rendezvous_safe = in.get_flag();
+  plan.loop = static_cast<LoopOrder>(in.get<uint8_t>());
   plan.ranks = in.get<int32_t>();
   plan.root = in.get<int32_t>();
   plan.chunks_per_block = in.get<int32_t>();
@@ -176,6 +179,7 @@ std::string serialize(const Plan& plan) {
   ByteWriter body;
   body.put(static_cast<uint8_t>(plan.collective));
   body.put(static_cast<uint8_t>(plan.rendezvous_safe));
+  body.put(static_cast<uint8_t>(plan.loop));
   body.put(static_cast<int32_t>(plan.ranks));
   body.put(static_cast<int32_t>(plan.root));
   body.put(static_cast<int32_t>(plan.chunks_per_block));
