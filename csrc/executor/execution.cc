@@ -54,7 +54,7 @@ void Execution::shape() {
   const bool one_way = program_.recv_ports().empty() || program_.send_ports().empty();
   const size_t bytes = binding.count * element_;
   const bool piecewise = micro_batches_ > 1 && bytes > kLargestPiecewiseFetch;
-  total_ = program_.reduces() ? kNeverFetch : one_way || piecewise ? kFetchIfCrowded : bytes;
+  total_ = program_.reduces() || one_way ? kNeverFetch : piecewise ? kFetchIfCrowded : bytes;
   shaped_ = true;
 }
 

@@ -37,6 +37,14 @@ bool SharedExecution::worth_trying(Collective collective, size_t bytes, int rank
   }
 }
 
+bool SharedExecution::due(const SignatureTag& tag) {
+  record_ = &records_[tag.base % kRecords];
+  if (record_->base != tag.base) *record_ = {tag.base, 1, 0};
+  if (record_->left == 0) return true;
+  --record_->left;
+  return false;
+}
+
 void SharedExecution::start(const Call& call) {
   call_ = call;
   ++exchange_;
@@ -90,7 +98,7 @@ Advance SharedExecution::advance() {
       return Advance::Blocked;
     }
     if (!all([this](const BufferBoard& b) { return agrees(b); })) return Advance::Failed;
-    if (!all_shared()) return Advance::Done;
+    if (!all_shared()) return give_up();
     board(rank_).mapped.store(2 * exchange_ + (map_all() ? 1 : 0), std::memory_order_release);
     ring_all();
     stage_ = Stage::Mapped;
@@ -100,8 +108,9 @@ Advance SharedExecution::advance() {
       return Advance::Blocked;
     }
     if (!all([](const BufferBoard& b) { return (b.mapped.load(std::memory_order_relaxed) & 1) != 0; })) {
-      return Advance::Done;
+      return give_up();
     }
+    record_->skips = 1;
     work();
     served_ = true;
     board(rank_).finished.store(exchange_, std::memory_order_release);
@@ -111,6 +120,13 @@ Advance SharedExecution::advance() {
   if (!all([this](const BufferBoard& b) { return b.finished.load(std::memory_order_acquire) == exchange_; })) {
     return Advance::Blocked;
   }
+  return Advance::Done;
+}
+
+// All ranks come here for the same request, so all skip the same ones after it.
+Advance SharedExecution::give_up() {
+  record_->left = record_->skips;
+  record_->skips = std::min(2 * record_->skips, kMostSkips);
   return Advance::Done;
 }
 

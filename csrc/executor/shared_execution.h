@@ -12,6 +12,7 @@
 // In place and out of place alike: a place that one rank writes is read by no other.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -30,6 +31,11 @@ class SharedExecution {
   // `bytes`: of the whole data space.
   static bool worth_trying(Collective collective, size_t bytes, int ranks);
 
+  // Whether to try this request, which is worth trying. Where buffers have turned out to be private, requests of the
+  // same signature skip more and more tries, up to kMostSkips. Every rank asks once a request; since all learn the same
+  // from each try, all get the same answers.
+  bool due(const SignatureTag& tag);
+
   struct Call {
     Binding binding;
     Collective collective;
@@ -45,6 +51,14 @@ class SharedExecution {
 
  private:
   enum class Stage { Posted, Mapped, Working };
+  // Of requests of one signature.
+  struct Record {
+    uint32_t base = 0;
+    uint32_t skips = 0;  // after the next try in vain
+    uint32_t left = 0;   // until the next try
+  };
+  static constexpr size_t kRecords = 64;
+  static constexpr uint32_t kMostSkips = 32;
   struct Buffers {
     const uint8_t* input;
     uint8_t* output;
@@ -55,6 +69,7 @@ class SharedExecution {
   bool all(Reached&& reached) const;
   void post();
   bool agrees(const BufferBoard& other);
+  Advance give_up();
   bool all_shared() const;
   bool map_all();
   void work();
@@ -74,6 +89,8 @@ class SharedExecution {
   uint32_t recorded_[2] = {};  // by board: base of the signature that it announces
   Stage stage_ = Stage::Posted;
   bool served_ = false;
+  std::array<Record, kRecords> records_;
+  Record* record_ = nullptr;  // of the request at hand
   Status status_;
 };
 

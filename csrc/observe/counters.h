@@ -1,5 +1,4 @@
-// What this process has done, in numbers: plain relaxed atomics that cost a request a nanosecond or two, in a struct
-// that can lie in shared memory one day. Always on.
+// What this process has done, in numbers. Always on.
 #pragma once
 
 #include <array>
@@ -12,30 +11,37 @@
 
 namespace theseus {
 
-struct alignas(64) CollectiveCounters {
-  std::atomic<uint64_t> requests{0};
-  std::atomic<uint64_t> bytes{0};  // of the caller's buffer: what nccl-tests calls the size
-  std::atomic<uint64_t> failures{0};
+// What one communicator has done. Written by one thread at a time, so that counting takes no locked instruction, which
+// would wait for the request's last message to leave the core; read by anyone, at any time.
+class RequestCounters {
+ public:
+  RequestCounters();   // shows up in take_snapshot() from now on
+  ~RequestCounters();  // what was counted stays in the sums of the process
+  RequestCounters(const RequestCounters&) = delete;
+  RequestCounters& operator=(const RequestCounters&) = delete;
+
+  // `bytes`: of the caller's buffer, what nccl-tests calls the size.
+  void count(Collective collective, uint64_t bytes) {
+    Row& row = rows_[static_cast<size_t>(collective)];
+    add(row.requests, 1);
+    add(row.bytes, bytes);
+  }
+  void count_failure(Collective collective) { add(rows_[static_cast<size_t>(collective)].failures, 1); }
+
+  struct Row {
+    std::atomic<uint64_t> requests{0};
+    std::atomic<uint64_t> bytes{0};
+    std::atomic<uint64_t> failures{0};
+  };
+  using Rows = std::array<Row, kCollectives>;
+  const Rows& rows() const { return rows_; }
+
+ private:
+  static void add(std::atomic<uint64_t>& counter, uint64_t value) {
+    counter.store(counter.load(std::memory_order_relaxed) + value, std::memory_order_relaxed);
+  }
+  Rows rows_;
 };
-
-struct ProcessCounters {
-  std::array<CollectiveCounters, kCollectives> collectives;
-
-  CollectiveCounters& of(Collective collective) { return collectives[static_cast<size_t>(collective)]; }
-};
-
-// This process's, for its whole life.
-ProcessCounters& process_counters();
-
-inline void count_request(Collective collective, uint64_t bytes) {
-  CollectiveCounters& counters = process_counters().of(collective);
-  counters.requests.fetch_add(1, std::memory_order_relaxed);
-  counters.bytes.fetch_add(bytes, std::memory_order_relaxed);
-}
-
-inline void count_failure(Collective collective) {
-  process_counters().of(collective).failures.fetch_add(1, std::memory_order_relaxed);
-}
 
 struct CollectiveSnapshot {
   Collective collective = Collective::AllReduce;

@@ -147,7 +147,7 @@ Status run_jobs(std::deque<CommunicatorJob>& jobs) {
 // Runs the items of communicators that block. `items` belong to `communicators`, sorted by address, so that two threads
 // with overlapping groups take the locks in one order.
 Status run_items(const std::vector<GroupItem>& items, const std::vector<Communicator*>& communicators) {
-  std::vector<std::unique_lock<std::mutex>> locks;
+  std::vector<std::unique_lock<OwnedMutex>> locks;
   std::deque<CommunicatorJob> jobs;
   for (Communicator* communicator : communicators) {
     Communicator::Impl& impl = CommunicatorAccess::impl(*communicator);

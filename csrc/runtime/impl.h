@@ -9,9 +9,11 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "base/owned_mutex.h"
 #include "executor/shared_execution.h"
 #include "executor/transfer.h"
 #include "net/star.h"
+#include "observe/counters.h"
 #include "runtime/communicator.h"
 #include "runtime/links.h"
 #include "runtime/plan_cache.h"
@@ -44,7 +46,7 @@ struct Communicator::Impl {
   std::unique_ptr<PlanCache> plans;
   std::unique_ptr<SharedExecution> shared;  // null unless all ranks share one host
 
-  std::mutex running;  // held by whoever runs requests of this communicator
+  OwnedMutex running;  // held by whoever runs requests of this communicator
   std::atomic<Phase> phase{Phase::Joining};
   std::atomic<bool> aborted{false};
   std::atomic<bool> failed{false};
@@ -57,6 +59,7 @@ struct Communicator::Impl {
   std::atomic<double> timeout{0};
   int spins = 0;                              // looks before the first yield
   bool crowded = false;                       // more local ranks than cores
+  RequestCounters counters;                   // by whoever holds `running`
   const SignatureTag* running_tag = nullptr;  // of the collective under way; by whoever holds `running`
   uint64_t next_local_check = 0;              // ns; by whoever holds `running`
 

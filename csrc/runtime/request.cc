@@ -203,7 +203,7 @@ Status Communicator::Impl::execute(Request& request) {
   RequestRun run(*this, request);
   Status status = drive(*this, [&] { return run.advance(); }, [&] { return run.status(); });
   if (!status.ok()) {
-    count_failure(request.binding.tag.signature.collective);
+    counters.count_failure(request.binding.tag.signature.collective);
     return fail(status);
   }
   complete(request);
@@ -211,7 +211,7 @@ Status Communicator::Impl::execute(Request& request) {
 }
 
 void Communicator::Impl::complete(Request& request) {
-  count_request(request.binding.tag.signature.collective, std::max(request.input_bytes, request.output_bytes));
+  counters.count(request.binding.tag.signature.collective, std::max(request.input_bytes, request.output_bytes));
   if (!request.op.divide || request.output_bytes == 0) return;
   const DataType type = request.binding.type;
   divide_in_place(type, request.binding.output, request.output_bytes / size_of(type), self->ranks());

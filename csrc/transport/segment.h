@@ -22,6 +22,9 @@
 namespace theseus {
 
 inline constexpr int kMaxSlots = 8;
+// Messages that a connection holds, whatever their size; of those too long for a line, only as many as it has slots. A
+// sender of small messages may run this far ahead, so that with more ranks than cores ranks change less often.
+inline constexpr uint32_t kLines = 64;
 inline constexpr int kShmChannels = 2;  // 0: collectives, 1: point-to-point
 inline constexpr size_t kInlineBytes = 48;
 
@@ -62,7 +65,8 @@ struct alignas(64) MessageLine {
   uint8_t payload[kInlineBytes];  // the message itself, or a Reference
   uint32_t signature;
   uint32_t bytes;
-  uint32_t kind;
+  uint16_t kind;
+  uint16_t slot;                   // where the message lies, if it is Copied and longer than a payload
   std::atomic<uint32_t> sequence;  // low bits of the message's number, counted from 1; written last
 };
 static_assert(sizeof(MessageLine) == 64);
@@ -78,15 +82,11 @@ static_assert(sizeof(Reference) <= kInlineBytes);
 // Reference::allocation of memory in the segment itself: another connection's slot, at `offset` from the base.
 inline constexpr uint64_t kSegmentAllocation = ~uint64_t{0};
 
-struct alignas(64) SignatureLine {
-  RequestSignature signature;
-};
-
 // A directed connection. The receiver owns `released`, the sender all else; they lie on different lines.
 struct ConnectionControl {
   alignas(64) std::atomic<uint64_t> released;
-  MessageLine lines[kMaxSlots];
-  SignatureLine signatures[kMaxSlots];  // by slot; rewritten only where it changed
+  MessageLine lines[kLines];
+  alignas(64) RequestSignature signatures[kLines];  // by line; rewritten only where it changed
 };
 
 class Segment {

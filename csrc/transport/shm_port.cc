@@ -10,8 +10,18 @@
 namespace theseus {
 namespace {
 
-// Messages to fetch ahead of their turn: hides a cache line's way between far cores.
-constexpr uint32_t kLinesAhead = 3;
+// How far ahead of its message a line is made the sender's, so that the message's stores need not wait for it.
+constexpr uint32_t kLinesAhead = 4;
+
+// __builtin_prefetch(.., 1) fetches a shared copy unless the compiler may assume a newer processor; older ones take this
+// instruction for a no-op.
+inline void prefetch_to_write(const void* line) {
+#if defined(__x86_64__)
+  asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(line)));
+#else
+  __builtin_prefetch(line, 1);
+#endif
+}
 
 size_t stride_of(Segment& segment) { return static_cast<size_t>(segment.slot(0, 0, 0, 1) - segment.slot(0, 0, 0, 0)); }
 
@@ -30,17 +40,16 @@ ShmSendPort::ShmSendPort(Segment& segment, int channel, int src, int dst, const 
 void ShmSendPort::publish(size_t bytes, MessageKind kind) {
   MessageLine& line = control_.lines[position_];
   if (recorded_[position_] != tag_->base) [[unlikely]] {
-    control_.signatures[position_].signature = tag_->signature;
+    control_.signatures[position_] = tag_->signature;
     recorded_[position_] = tag_->base;
   }
   line.signature = tag_->hash;
   line.bytes = static_cast<uint32_t>(bytes);
-  line.kind = static_cast<uint32_t>(kind);
+  line.kind = static_cast<uint16_t>(kind);
   ++posted_;
   line.sequence.store(static_cast<uint32_t>(posted_), std::memory_order_release);
-  if (++position_ == slots_) position_ = 0;
-  // The next message's line is made ours while there is time, so that its flag shows at once.
-  __builtin_prefetch(&control_.lines[position_], 1);
+  if (++position_ == kLines) position_ = 0;
+  prefetch_to_write(&control_.lines[(position_ + kLinesAhead) % kLines]);
   ring(receiver_);
 }
 
@@ -51,7 +60,7 @@ bool ShmSendPort::can_reference(const void* data, size_t bytes, size_t total) co
 }
 
 bool ShmSendPort::post_reference(const void* data, size_t bytes) {
-  if (posted_ - released_seen_ >= slots_ && !credit()) return false;
+  if (posted_ - released_seen_ >= kLines && !credit()) return false;
   Reference reference{reinterpret_cast<uint64_t>(data), bytes, 0, 0};
   MessageKind kind = MessageKind::Referenced;
   if (!policy_.same_process) {
@@ -66,9 +75,9 @@ bool ShmSendPort::post_reference(const void* data, size_t bytes) {
 }
 
 bool ShmSendPort::share(SendPort& other, uint64_t ticket, size_t bytes) {
-  if (posted_ - released_seen_ >= slots_ && !credit()) return false;
+  if (posted_ - released_seen_ >= kLines && !credit()) return false;
   auto& owner = static_cast<ShmSendPort&>(other);  // can_share() held, so it lies in the same segment
-  const uint32_t slot = static_cast<uint32_t>((ticket - 1) % slots_);
+  const uint32_t slot = owner.slot_of(ticket);
   const uint8_t* data = owner.slots_base_ + slot * slot_stride_;
   const Reference reference{0, bytes, kSegmentAllocation, segment_.offset_of(data)};
   std::memcpy(control_.lines[position_].payload, &reference, sizeof reference);
@@ -76,6 +85,12 @@ bool ShmSendPort::share(SendPort& other, uint64_t ticket, size_t bytes) {
   owner.pins_[slot].push_back({this, posted_});
   owner.pinned_ |= 1u << slot;
   return true;
+}
+
+uint32_t ShmSendPort::slot_of(uint64_t ticket) const {
+  uint32_t slot = 0;
+  while (slot < slots_ && tickets_[slot] != ticket) ++slot;
+  return slot;
 }
 
 // Whether all other ports' messages in `slot` have been released; forgets those that have.
@@ -99,20 +114,11 @@ ShmRecvPort::ShmRecvPort(Segment& segment, int channel, int src, int dst)
       slot_stride_(stride_of(segment)) {}
 
 const Message* ShmRecvPort::open(const MessageLine& line) {
-  // A message that was there at the first look comes from a sender that is ahead: its next ones are there too, likely.
-  // Where this end waits instead, touching the next lines would only take them away from the sender.
-  if (!waited_) {
-    for (uint32_t ahead = 1; ahead <= kLinesAhead; ++ahead) {
-      __builtin_prefetch(
-          &control_.lines[position_ + ahead < slots_ ? position_ + ahead : (position_ + ahead) % slots_]);
-    }
-  }
-  waited_ = false;
   message_.signature_hash = line.signature;
   message_.kind = static_cast<MessageKind>(line.kind);
   if (message_.kind == MessageKind::Copied) [[likely]] {
     message_.bytes = std::min(line.bytes, slot_bytes_);
-    message_.data = message_.bytes <= kInlineBytes ? line.payload : slots_base_ + position_ * slot_stride_;
+    message_.data = message_.bytes <= kInlineBytes ? line.payload : slots_base_ + std::min<uint32_t>(line.slot, slots_ - 1) * slot_stride_;
   } else {
     std::memcpy(&reference_, line.payload, sizeof reference_);
     message_.bytes = reference_.bytes;
@@ -153,7 +159,7 @@ Status ShmRecvPort::fetch(void* dst, size_t offset, size_t bytes) {
 }
 
 RequestSignature ShmRecvPort::peer_signature() {
-  RequestSignature signature = control_.signatures[position_].signature;
+  RequestSignature signature = control_.signatures[position_];
   signature.request = (control_.lines[position_].signature - base_hash(signature)) * kRequestFactorInverse;
   return signature;
 }

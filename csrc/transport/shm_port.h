@@ -34,17 +34,24 @@ class ShmSendPort final : public SendPort {
   void set_tag(const SignatureTag& tag) override { tag_ = &tag; }
 
   void* acquire(size_t bytes) override {
-    if (posted_ - released_seen_ >= slots_ && !credit()) return nullptr;
-    if (pinned_ != 0 && !unpinned(position_)) return nullptr;
-    return bytes <= kInlineBytes ? control_.lines[position_].payload : slots_base_ + position_ * slot_stride_;
+    if (posted_ - released_seen_ >= kLines && !credit()) return nullptr;
+    if (bytes <= kInlineBytes) return control_.lines[position_].payload;
+    return slot_free() ? slots_base_ + slot_ * slot_stride_ : nullptr;
   }
-  void commit(size_t bytes) override { publish(bytes, MessageKind::Copied); }
+  void commit(size_t bytes) override {
+    if (bytes > kInlineBytes) {
+      control_.lines[position_].slot = static_cast<uint16_t>(slot_);
+      tickets_[slot_] = posted_ + 1;
+      if (++slot_ == slots_) slot_ = 0;
+    }
+    publish(bytes, MessageKind::Copied);
+  }
 
   bool can_reference(const void* data, size_t bytes, size_t total) const override;
   bool post_reference(const void* data, size_t bytes) override;
 
   bool can_share(const SendPort& other, uint64_t ticket) const override {
-    return other.shared_memory() == &segment_ && other.posted() - ticket < slots_;
+    return other.shared_memory() == &segment_ && static_cast<const ShmSendPort&>(other).slot_of(ticket) < slots_;
   }
   bool share(SendPort& other, uint64_t ticket, size_t bytes) override;
   const void* shared_memory() const override { return &segment_; }
@@ -63,7 +70,14 @@ class ShmSendPort final : public SendPort {
     uint64_t ticket;
   };
 
-  bool credit() { return posted_ - released() < slots_; }
+  bool credit() { return posted_ - released() < kLines; }
+  // Whether the next slot's last message has been released, by all who read it.
+  bool slot_free() {
+    if (released_seen_ < tickets_[slot_] && released() < tickets_[slot_]) return false;
+    return pinned_ == 0 || unpinned(slot_);
+  }
+  // The slot that holds message number `ticket`; slots_ where none does any more.
+  uint32_t slot_of(uint64_t ticket) const;
   bool unpinned(uint32_t slot);
   void publish(size_t bytes, MessageKind kind);
 
@@ -74,11 +88,13 @@ class ShmSendPort final : public SendPort {
   const SignatureTag* tag_ = nullptr;
   uint64_t posted_ = 0;
   uint64_t released_seen_ = 0;
-  uint32_t position_ = 0;  // posted_ modulo slots_
+  uint32_t position_ = 0;  // posted_ modulo kLines
+  uint32_t slot_ = 0;      // the next to be filled
   uint32_t slots_;
   uint32_t slot_bytes_;
   size_t slot_stride_;
-  uint32_t recorded_[kMaxSlots] = {};  // base hash of the signature that each SignatureLine holds
+  uint64_t tickets_[kMaxSlots] = {};  // by slot: number of the last message in it
+  uint32_t recorded_[kLines] = {};    // by line: base hash of the signature recorded there
   uint32_t pinned_ = 0;                // bit per slot that has pins
   std::vector<Pin> pins_[kMaxSlots];
   ReferencePolicy policy_;
@@ -92,7 +108,6 @@ class ShmRecvPort final : public RecvPort {
     if (peeked_) return &message_;
     MessageLine& line = control_.lines[position_];
     if (line.sequence.load(std::memory_order_acquire) != static_cast<uint32_t>(received_ + 1)) {
-      waited_ = true;
       if (published_ != received_) publish();
       return nullptr;
     }
@@ -100,13 +115,17 @@ class ShmRecvPort final : public RecvPort {
   }
   Status fetch(void* dst, size_t offset, size_t bytes) override;
   // The count of released messages is published for several at once, since the sender may be polling it: at the latest
-  // when half of the slots wait, and as soon as this end has nothing else to do (peek() in vain). A reference is given
-  // back at once: its sender's buffer hangs on it.
+  // when half of the lines or slots wait, and as soon as this end has nothing else to do (peek() in vain). A reference
+  // is given back at once: its sender's buffer hangs on it.
   void release() override {
     peeked_ = false;
     ++received_;
-    if (++position_ == slots_) position_ = 0;
-    if (received_ - published_ >= slots_ / 2 || message_.kind != MessageKind::Copied) publish();
+    if (++position_ == kLines) position_ = 0;
+    if (message_.bytes > kInlineBytes) ++unpublished_slots_;
+    if (received_ - published_ >= kLines / 2 || unpublished_slots_ >= slots_ / 2 ||
+        message_.kind != MessageKind::Copied) {
+      publish();
+    }
   }
   RequestSignature peer_signature() override;
   Status progress() override { return {}; }
@@ -115,6 +134,7 @@ class ShmRecvPort final : public RecvPort {
   const Message* open(const MessageLine& line);
   void publish() {
     published_ = received_;
+    unpublished_slots_ = 0;
     control_.released.store(received_, std::memory_order_release);
     ring(sender_);
   }
@@ -127,12 +147,12 @@ class ShmRecvPort final : public RecvPort {
   Reference reference_{};
   uint64_t received_ = 0;
   uint64_t published_ = 0;
-  uint32_t position_ = 0;  // received_ modulo slots_
+  uint32_t position_ = 0;  // received_ modulo kLines
+  uint32_t unpublished_slots_ = 0;
   uint32_t slots_;
   uint32_t slot_bytes_;
   size_t slot_stride_;
   bool peeked_ = false;
-  bool waited_ = false;  // looked in vain since the last message
 };
 
 }  // namespace theseus

@@ -16,17 +16,20 @@ CollectiveSnapshot snapshot_of(Collective collective) {
   return {collective, 0, 0, 0};
 }
 
-// Requests and bytes of all threads add up, by collective; what never ran is not listed.
-TEST(Counters, AddUpOverThreads) {
+// Requests and bytes of all communicators add up, by collective, of those that are gone too; what never ran is not
+// listed.
+TEST(Counters, AddUpOverCommunicators) {
   const CollectiveSnapshot before = snapshot_of(Collective::Gather);
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([] {
-      for (int n = 0; n < 1000; ++n) count_request(Collective::Gather, 3);
+      RequestCounters counters;
+      for (int n = 0; n < 1000; ++n) counters.count(Collective::Gather, 3);
     });
   }
   for (std::thread& thread : threads) thread.join();
-  count_failure(Collective::Gather);
+  RequestCounters live;
+  live.count_failure(Collective::Gather);
   const CollectiveSnapshot after = snapshot_of(Collective::Gather);
   EXPECT_EQ(after.requests - before.requests, 4000u);
   EXPECT_EQ(after.bytes - before.bytes, 12000u);

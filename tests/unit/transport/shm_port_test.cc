@@ -120,23 +120,30 @@ TEST_P(ShmPort, ArrivesInOrderAndWholeBetweenProcesses) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
 
-// A connection takes exactly slots() messages before the receiver has released any. A release frees its slot at the
-// latest when half of the slots have been released, or when the receiver looks for a message in vain.
-TEST_P(ShmPort, HoldsAsManyMessagesAsItHasSlots) {
-  Connection connection(GetParam());
-  ASSERT_EQ(connection.send.slots(), GetParam());
+// Fills a connection with messages of `bytes`: it takes exactly `room` before the receiver has released any. A release
+// frees room at the latest when half of it has been released, or when the receiver looks for a message in vain.
+void expect_room(Connection& connection, size_t bytes, int room) {
+  const std::vector<uint8_t> message(bytes, 1);
   for (int round = 0; round < 20; ++round) {
-    for (int i = 0; i < GetParam(); ++i) EXPECT_TRUE(connection.post({1}));
-    EXPECT_FALSE(connection.post({2}));
+    for (int i = 0; i < room; ++i) EXPECT_TRUE(connection.post(message)) << i;
+    EXPECT_FALSE(connection.post(message));
     ASSERT_NE(connection.recv.peek(), nullptr);
-    EXPECT_FALSE(connection.post({2})) << "looking at a message does not free its slot";
-    for (int i = 0; i < std::max(1, GetParam() / 2); ++i) {
+    EXPECT_FALSE(connection.post(message)) << "looking at a message does not make room";
+    for (int i = 0; i < std::max(1, room / 2); ++i) {
       ASSERT_NE(connection.recv.peek(), nullptr);
       connection.recv.release();
     }
-    EXPECT_TRUE(connection.post({2}));
+    EXPECT_TRUE(connection.post(message));
     while (connection.recv.peek() != nullptr) connection.recv.release();
   }
+}
+
+// Long messages need a slot each, short ones only a line.
+TEST_P(ShmPort, HoldsAsManyMessagesAsItHasSlotsOrLines) {
+  Connection connection(GetParam());
+  ASSERT_EQ(connection.send.slots(), GetParam());
+  expect_room(connection, kInlineBytes + 1, GetParam());
+  expect_room(connection, 1, kLines);
 }
 
 INSTANTIATE_TEST_SUITE_P(Slots, ShmPort, ::testing::Values(2, 3, kMaxSlots));
@@ -164,7 +171,7 @@ TEST(ShmConnection, PutsSmallMessagesBesideTheirFlag) {
   ASSERT_TRUE(connection.post(std::vector<uint8_t>(kInlineBytes + 1, 2)));
   EXPECT_EQ(connection.recv.peek()->data, control.lines[0].payload);
   connection.recv.release();
-  EXPECT_EQ(connection.recv.peek()->data, connection.segments[1]->slot(0, 0, 1, 1));
+  EXPECT_EQ(connection.recv.peek()->data, connection.segments[1]->slot(0, 0, 1, 0));
   connection.recv.release();
 }
 
@@ -195,8 +202,8 @@ TEST(ShmConnection, PassesPointersInsideAProcess) {
   ASSERT_TRUE(connection.send.can_reference(buffer.data(), buffer.size(), buffer.size()));
   ASSERT_TRUE(connection.send.post_reference(buffer.data(), buffer.size()));
   const uint64_t ticket = connection.send.posted();
-  ASSERT_TRUE(connection.send.post_reference(buffer.data(), 0));
-  EXPECT_FALSE(connection.send.post_reference(buffer.data(), 1)) << "both slots are taken";
+  for (uint32_t line = 1; line < kLines; ++line) ASSERT_TRUE(connection.send.post_reference(buffer.data(), 0));
+  EXPECT_FALSE(connection.send.post_reference(buffer.data(), 1)) << "all lines are taken";
   const Message* message = connection.recv.peek();
   ASSERT_NE(message, nullptr);
   EXPECT_EQ(message->kind, MessageKind::Referenced);
