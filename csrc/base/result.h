@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cassert>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -21,11 +22,19 @@ enum class Code : int {
   Timeout = 8,
 };
 
-// A code and, on failure, one sentence that names the thing at fault and the way out.
+// A code and, on failure, one sentence that names the thing at fault and the way out. Success is two words: it is made
+// and looked at several times in every request.
 class [[nodiscard]] Status {
  public:
   Status() = default;
-  Status(Code code, std::string message) : code_(code), message_(std::move(message)) {}
+  Status(Code code, std::string message)
+      : code_(code), message_(std::make_unique<const std::string>(std::move(message))) {}
+  Status(const Status& other)
+      : code_(other.code_),
+        message_(other.message_ == nullptr ? nullptr : std::make_unique<const std::string>(*other.message_)) {}
+  Status(Status&&) = default;
+  Status& operator=(const Status& other) { return *this = Status(other); }
+  Status& operator=(Status&&) = default;
 
   static Status system(std::string message) { return {Code::SystemError, std::move(message)}; }
   static Status internal(std::string message) { return {Code::InternalError, std::move(message)}; }
@@ -39,11 +48,11 @@ class [[nodiscard]] Status {
   bool ok() const { return code_ == Code::Success; }
   explicit operator bool() const { return ok(); }
   Code code() const { return code_; }
-  const std::string& message() const { return message_; }
+  const std::string& message() const;
 
  private:
   Code code_ = Code::Success;
-  std::string message_;
+  std::unique_ptr<const std::string> message_;  // null: none
 };
 
 template <class T>

@@ -11,8 +11,8 @@ namespace {
 
 // Below this a copy is cheaper than waiting for the receiver to be done with the buffer.
 constexpr size_t kSmallestReference = 4096;
-// Below this a copy of one's own is cheaper than a second look at another connection's slot.
-constexpr size_t kSmallestShared = 2048;
+// Up to this a copy of one's own is cheaper than a second look at another connection's slot.
+constexpr size_t kLargestUnshared = 2048;
 
 }  // namespace
 
@@ -142,7 +142,7 @@ bool Execution::send(const Step& step, BlockState& state) {
     return post_reference(step, state, source, bytes);
   }
   SharedCopy* copy = nullptr;
-  if (step.copies >= 0 && bytes >= kSmallestShared) {
+  if (step.copies >= 0 && bytes > kLargestUnshared) {
     copy = &copies_[step.copies][state.micro_batch % kSharedCopies];
     if (copy->port != nullptr && copy->micro_batch == state.micro_batch &&
         step.send->can_share(*copy->port, copy->ticket)) {

@@ -35,7 +35,9 @@ size_t controls_offset(const SegmentGeometry& g) { return kPage + round_up(g.ran
 size_t data_offset(const SegmentGeometry& g) {
   return controls_offset(g) + round_up(connections(g) * sizeof(ConnectionControl), kPage);
 }
-size_t connection_bytes(const SegmentGeometry& g) { return round_up(g.slots * slot_stride(g), kPage); }
+size_t connection_bytes(const SegmentGeometry& g) {
+  return round_up(g.slots * slot_stride(g) + kCells * kCellBytes, kPage);
+}
 size_t total_bytes(const SegmentGeometry& g) { return data_offset(g) + connections(g) * connection_bytes(g); }
 
 }  // namespace

@@ -8,7 +8,7 @@
 //   page 0        SegmentHead
 //   rank pages    RankPage[local ranks]
 //   controls      ConnectionControl[channel][src][dst]
-//   data          slots of [channel][src][dst], each slot_stride long
+//   data          of [channel][src][dst]: slots, each slot_stride long, then cells
 #pragma once
 
 #include <atomic>
@@ -22,9 +22,12 @@
 namespace theseus {
 
 inline constexpr int kMaxSlots = 8;
-// Messages that a connection holds, whatever their size; of those too long for a line, only as many as it has slots. A
-// sender of small messages may run this far ahead, so that with more ranks than cores ranks change less often.
+// Messages that a connection holds, whatever their size. Those too long for a line lie in a cell, if they fit there,
+// else in a slot. A sender of small messages may so run far ahead, and with more ranks than cores ranks change less
+// often.
 inline constexpr uint32_t kLines = 64;
+inline constexpr uint32_t kCells = 32;
+inline constexpr size_t kCellBytes = 2048;
 inline constexpr int kShmChannels = 2;  // 0: collectives, 1: point-to-point
 inline constexpr size_t kInlineBytes = 48;
 
@@ -66,7 +69,7 @@ struct alignas(64) MessageLine {
   uint32_t signature;
   uint32_t bytes;
   uint16_t kind;
-  uint16_t slot;                   // where the message lies, if it is Copied and longer than a payload
+  uint16_t place;                  // its cell or slot, if it is Copied and longer than a payload
   std::atomic<uint32_t> sequence;  // low bits of the message's number, counted from 1; written last
 };
 static_assert(sizeof(MessageLine) == 64);
@@ -102,6 +105,9 @@ class Segment {
   RankPage& rank_page(int local_rank) const;
   ConnectionControl& control(int channel, int src, int dst) const;
   uint8_t* slot(int channel, int src, int dst, int index) const;
+  uint8_t* cell(int channel, int src, int dst, int index) const {
+    return slot(channel, src, dst, static_cast<int>(geometry_.slots)) + index * kCellBytes;
+  }
   // [offset, offset + bytes) of the segment, or null where that is not inside.
   const uint8_t* at(uint64_t offset, uint64_t bytes) const {
     return offset <= total_ && bytes <= total_ - offset ? base_ + offset : nullptr;

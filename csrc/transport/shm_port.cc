@@ -13,8 +13,11 @@ namespace {
 // How far ahead of its message a line is made the sender's, so that the message's stores need not wait for it.
 constexpr uint32_t kLinesAhead = 4;
 
-// __builtin_prefetch(.., 1) fetches a shared copy unless the compiler may assume a newer processor; older ones take this
-// instruction for a no-op.
+// As much of a cell or slot as is on its way before the next message is due; more would only be waited for.
+constexpr size_t kClaimBytes = 16 << 10;
+
+// __builtin_prefetch(.., 1) fetches a shared copy unless the compiler may assume a newer processor; older ones take
+// this instruction for a no-op.
 inline void prefetch_to_write(const void* line) {
 #if defined(__x86_64__)
   asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(line)));
@@ -32,6 +35,7 @@ ShmSendPort::ShmSendPort(Segment& segment, int channel, int src, int dst, const 
       control_(segment.control(channel, src, dst)),
       receiver_(segment.rank_page(dst)),
       slots_base_(segment.slot(channel, src, dst, 0)),
+      cells_(segment.cell(channel, src, dst, 0)),
       slots_(segment.geometry().slots),
       slot_bytes_(segment.geometry().slot_bytes),
       slot_stride_(stride_of(segment)),
@@ -51,6 +55,34 @@ void ShmSendPort::publish(size_t bytes, MessageKind kind) {
   if (++position_ == kLines) position_ = 0;
   prefetch_to_write(&control_.lines[(position_ + kLinesAhead) % kLines]);
   ring(receiver_);
+}
+
+// A place is free once its last message has been released, of a slot by all who read it.
+void* ShmSendPort::acquire_place(size_t bytes) {
+  if (bytes <= kCellBytes) return free_since(cell_tickets_[cell_]) ? cells_ + cell_ * kCellBytes : nullptr;
+  if (!free_since(tickets_[slot_]) || (pinned_ != 0 && !unpinned(slot_))) return nullptr;
+  return slots_base_ + slot_ * slot_stride_;
+}
+
+void ShmSendPort::commit_place(size_t bytes) {
+  MessageLine& line = control_.lines[position_];
+  if (bytes <= kCellBytes) {
+    line.place = static_cast<uint16_t>(cell_);
+    cell_tickets_[cell_] = posted_ + 1;
+    cell_ = (cell_ + 1) % kCells;
+    publish(bytes, MessageKind::Copied);
+    claim(cells_ + cell_ * kCellBytes, bytes);
+  } else {
+    line.place = static_cast<uint16_t>(slot_);
+    tickets_[slot_] = posted_ + 1;
+    if (++slot_ == slots_) slot_ = 0;
+    publish(bytes, MessageKind::Copied);
+    claim(slots_base_ + slot_ * slot_stride_, bytes);
+  }
+}
+
+void ShmSendPort::claim(const uint8_t* place, size_t bytes) {
+  for (size_t at = 0; at < std::min(bytes, kClaimBytes); at += 64) prefetch_to_write(place + at);
 }
 
 bool ShmSendPort::can_reference(const void* data, size_t bytes, size_t total) const {
@@ -109,16 +141,25 @@ ShmRecvPort::ShmRecvPort(Segment& segment, int channel, int src, int dst)
       control_(segment.control(channel, src, dst)),
       sender_(segment.rank_page(src)),
       slots_base_(segment.slot(channel, src, dst, 0)),
+      cells_(segment.cell(channel, src, dst, 0)),
       slots_(segment.geometry().slots),
       slot_bytes_(segment.geometry().slot_bytes),
-      slot_stride_(stride_of(segment)) {}
+      slot_stride_(stride_of(segment)),
+      slot_weight_(kLines / 2 / std::max(1u, slots_ / 2)) {}
+
+// Wherever a line may point, it is inside.
+const uint8_t* ShmRecvPort::place_of(const MessageLine& line) const {
+  if (message_.bytes <= kInlineBytes) return line.payload;
+  if (message_.bytes <= kCellBytes) return cells_ + std::min<uint32_t>(line.place, kCells - 1) * kCellBytes;
+  return slots_base_ + std::min<uint32_t>(line.place, slots_ - 1) * slot_stride_;
+}
 
 const Message* ShmRecvPort::open(const MessageLine& line) {
   message_.signature_hash = line.signature;
   message_.kind = static_cast<MessageKind>(line.kind);
   if (message_.kind == MessageKind::Copied) [[likely]] {
     message_.bytes = std::min(line.bytes, slot_bytes_);
-    message_.data = message_.bytes <= kInlineBytes ? line.payload : slots_base_ + std::min<uint32_t>(line.slot, slots_ - 1) * slot_stride_;
+    message_.data = place_of(line);
   } else {
     std::memcpy(&reference_, line.payload, sizeof reference_);
     message_.bytes = reference_.bytes;

@@ -35,16 +35,11 @@ class ShmSendPort final : public SendPort {
 
   void* acquire(size_t bytes) override {
     if (posted_ - released_seen_ >= kLines && !credit()) return nullptr;
-    if (bytes <= kInlineBytes) return control_.lines[position_].payload;
-    return slot_free() ? slots_base_ + slot_ * slot_stride_ : nullptr;
+    return bytes <= kInlineBytes ? control_.lines[position_].payload : acquire_place(bytes);
   }
   void commit(size_t bytes) override {
-    if (bytes > kInlineBytes) {
-      control_.lines[position_].slot = static_cast<uint16_t>(slot_);
-      tickets_[slot_] = posted_ + 1;
-      if (++slot_ == slots_) slot_ = 0;
-    }
-    publish(bytes, MessageKind::Copied);
+    if (bytes <= kInlineBytes) return publish(bytes, MessageKind::Copied);
+    commit_place(bytes);
   }
 
   bool can_reference(const void* data, size_t bytes, size_t total) const override;
@@ -71,11 +66,12 @@ class ShmSendPort final : public SendPort {
   };
 
   bool credit() { return posted_ - released() < kLines; }
-  // Whether the next slot's last message has been released, by all who read it.
-  bool slot_free() {
-    if (released_seen_ < tickets_[slot_] && released() < tickets_[slot_]) return false;
-    return pinned_ == 0 || unpinned(slot_);
-  }
+  // Of messages longer than a line.
+  void* acquire_place(size_t bytes);
+  void commit_place(size_t bytes);
+  bool free_since(uint64_t ticket) { return released_seen_ >= ticket || released() >= ticket; }
+  // Makes the start of the next cell or slot the sender's while there is time; the next message is likely as long.
+  void claim(const uint8_t* place, size_t bytes);
   // The slot that holds message number `ticket`; slots_ where none does any more.
   uint32_t slot_of(uint64_t ticket) const;
   bool unpinned(uint32_t slot);
@@ -85,17 +81,20 @@ class ShmSendPort final : public SendPort {
   ConnectionControl& control_;
   RankPage& receiver_;
   uint8_t* slots_base_;
+  uint8_t* cells_;
   const SignatureTag* tag_ = nullptr;
   uint64_t posted_ = 0;
   uint64_t released_seen_ = 0;
   uint32_t position_ = 0;  // posted_ modulo kLines
   uint32_t slot_ = 0;      // the next to be filled
+  uint32_t cell_ = 0;      // likewise
   uint32_t slots_;
   uint32_t slot_bytes_;
   size_t slot_stride_;
   uint64_t tickets_[kMaxSlots] = {};  // by slot: number of the last message in it
-  uint32_t recorded_[kLines] = {};    // by line: base hash of the signature recorded there
-  uint32_t pinned_ = 0;                // bit per slot that has pins
+  uint64_t cell_tickets_[kCells] = {};
+  uint32_t recorded_[kLines] = {};  // by line: base hash of the signature recorded there
+  uint32_t pinned_ = 0;             // bit per slot that has pins
   std::vector<Pin> pins_[kMaxSlots];
   ReferencePolicy policy_;
 };
@@ -115,26 +114,24 @@ class ShmRecvPort final : public RecvPort {
   }
   Status fetch(void* dst, size_t offset, size_t bytes) override;
   // The count of released messages is published for several at once, since the sender may be polling it: at the latest
-  // when half of the lines or slots wait, and as soon as this end has nothing else to do (peek() in vain). A reference
-  // is given back at once: its sender's buffer hangs on it.
+  // when half of the lines, cells or slots wait, and as soon as this end has nothing else to do (peek() in vain). A
+  // reference is given back at once: its sender's buffer hangs on it.
   void release() override {
     peeked_ = false;
     ++received_;
     if (++position_ == kLines) position_ = 0;
-    if (message_.bytes > kInlineBytes) ++unpublished_slots_;
-    if (received_ - published_ >= kLines / 2 || unpublished_slots_ >= slots_ / 2 ||
-        message_.kind != MessageKind::Copied) {
-      publish();
-    }
+    unpublished_ += message_.bytes <= kInlineBytes ? 1 : message_.bytes <= kCellBytes ? kLines / kCells : slot_weight_;
+    if (unpublished_ >= kLines / 2 || message_.kind != MessageKind::Copied) publish();
   }
   RequestSignature peer_signature() override;
   Status progress() override { return {}; }
 
  private:
   const Message* open(const MessageLine& line);
+  const uint8_t* place_of(const MessageLine& line) const;
   void publish() {
     published_ = received_;
-    unpublished_slots_ = 0;
+    unpublished_ = 0;
     control_.released.store(received_, std::memory_order_release);
     ring(sender_);
   }
@@ -143,15 +140,17 @@ class ShmRecvPort final : public RecvPort {
   ConnectionControl& control_;
   RankPage& sender_;
   uint8_t* slots_base_;
+  uint8_t* cells_;
   Message message_;
   Reference reference_{};
   uint64_t received_ = 0;
   uint64_t published_ = 0;
-  uint32_t position_ = 0;  // received_ modulo kLines
-  uint32_t unpublished_slots_ = 0;
+  uint32_t position_ = 0;     // received_ modulo kLines
+  uint32_t unpublished_ = 0;  // in lines' worth
   uint32_t slots_;
   uint32_t slot_bytes_;
   size_t slot_stride_;
+  uint32_t slot_weight_;  // lines' worth of a slot
   bool peeked_ = false;
 };
 

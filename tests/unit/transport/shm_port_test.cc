@@ -16,7 +16,7 @@ namespace {
 using testing::geometry_of;
 using testing::make_segments;
 
-constexpr size_t kSlotBytes = 1024;
+constexpr size_t kSlotBytes = 4096;
 
 SignatureTag tag_of(uint64_t count, uint32_t request) {
   SignatureTag tag;
@@ -54,7 +54,7 @@ struct Connection {
 // What message `index` is made of; both ends work it out for themselves.
 std::vector<uint8_t> contents(uint64_t index) {
   std::mt19937_64 random(index);
-  const size_t edges[] = {0, 1, kInlineBytes - 1, kInlineBytes, kInlineBytes + 1, kSlotBytes - 1, kSlotBytes};
+  const size_t edges[] = {0, 1, kInlineBytes - 1, kInlineBytes, kInlineBytes + 1, kCellBytes, kCellBytes + 1, kSlotBytes};
   std::vector<uint8_t> bytes(random() % 2 == 0 ? edges[random() % 7] : random() % (kSlotBytes + 1));
   for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random());
   return bytes;
@@ -138,11 +138,12 @@ void expect_room(Connection& connection, size_t bytes, int room) {
   }
 }
 
-// Long messages need a slot each, short ones only a line.
-TEST_P(ShmPort, HoldsAsManyMessagesAsItHasSlotsOrLines) {
+// Long messages need a slot each, shorter ones a cell, the shortest only a line.
+TEST_P(ShmPort, HoldsAsManyMessagesAsItHasPlaces) {
   Connection connection(GetParam());
   ASSERT_EQ(connection.send.slots(), GetParam());
-  expect_room(connection, kInlineBytes + 1, GetParam());
+  expect_room(connection, kCellBytes + 1, GetParam());
+  expect_room(connection, kInlineBytes + 1, kCells);
   expect_room(connection, 1, kLines);
 }
 
@@ -163,16 +164,21 @@ TEST(ShmConnection, ShowsNothingBeforeCommit) {
   EXPECT_EQ(connection.recv.peek(), nullptr);
 }
 
-// Small messages travel beside their flag, in one cache line; larger ones in the slot.
+// Small messages travel beside their flag, in one cache line; larger ones in a cell, if they fit, else in a slot.
 TEST(ShmConnection, PutsSmallMessagesBesideTheirFlag) {
   Connection connection;
-  ConnectionControl& control = connection.segments[1]->control(0, 0, 1);
-  ASSERT_TRUE(connection.post(std::vector<uint8_t>(kInlineBytes, 1)));
-  ASSERT_TRUE(connection.post(std::vector<uint8_t>(kInlineBytes + 1, 2)));
-  EXPECT_EQ(connection.recv.peek()->data, control.lines[0].payload);
-  connection.recv.release();
-  EXPECT_EQ(connection.recv.peek()->data, connection.segments[1]->slot(0, 0, 1, 0));
-  connection.recv.release();
+  const Segment& segment = *connection.segments[1];
+  const std::pair<size_t, const void*> expected[] = {
+      {kInlineBytes, segment.control(0, 0, 1).lines[0].payload},
+      {kInlineBytes + 1, segment.cell(0, 0, 1, 0)},
+      {kCellBytes, segment.cell(0, 0, 1, 1)},
+      {kCellBytes + 1, segment.slot(0, 0, 1, 0)},
+  };
+  for (const auto& [bytes, place] : expected) {
+    ASSERT_TRUE(connection.post(std::vector<uint8_t>(bytes, 1)));
+    EXPECT_EQ(connection.recv.peek()->data, place) << bytes;
+    connection.recv.release();
+  }
 }
 
 // Channels, and the two directions of a pair, are connections of their own.
