@@ -14,6 +14,12 @@ constexpr size_t kSmallestReference = 4096;
 // Up to this a copy of one's own is cheaper than a second look at another connection's slot.
 constexpr size_t kLargestUnshared = 2048;
 
+// From this size on a copy inside a rank goes around the caches: no cache would hold it until it is read again.
+constexpr size_t kSmallestStreamed = 4 << 20;
+// The same for what arrives in pieces, by the size of the request; a piece is long enough to be worth the fence.
+constexpr size_t kSmallestStreamedRequest = 32 << 20;
+constexpr size_t kSmallestStreamedPiece = 16 << 10;
+
 }  // namespace
 
 Execution::Execution(const Program& program)
@@ -55,6 +61,7 @@ void Execution::shape() {
   const size_t bytes = binding.count * element_;
   const bool piecewise = micro_batches_ > 1 && bytes > kLargestPiecewiseFetch;
   total_ = program_.reduces() || one_way ? kNeverFetch : piecewise ? kFetchIfCrowded : bytes;
+  streaming_ = bytes >= kSmallestStreamedRequest;
   shaped_ = true;
 }
 
@@ -170,6 +177,14 @@ bool Execution::post_reference(const Step& step, BlockState& state, const void* 
   return true;
 }
 
+void Execution::copy_received(void* destination, const void* source, size_t bytes) const {
+  if (streaming_ && bytes >= kSmallestStreamedPiece) {
+    copy_streaming(destination, source, bytes);
+  } else {
+    copy_bytes(destination, source, bytes);
+  }
+}
+
 bool Execution::receive(const Step& step, BlockState& state) {
   const Message* message = arrived(*step.recv);
   if (message == nullptr) return false;
@@ -182,7 +197,7 @@ bool Execution::receive(const Step& step, BlockState& state) {
       if (Status status = step.recv->fetch(destination, 0, message->bytes); !status.ok())
         return status_ = status, false;
     } else {
-      copy_bytes(destination, message->data, message->bytes);
+      copy_received(destination, message->data, message->bytes);
     }
   } else {
     const Range source = range_of(step.src, state.micro_batch);
@@ -276,7 +291,12 @@ void Execution::local(const Step& step, BlockState& state) {
   if (step.opcode == Opcode::Reduce) {
     reduce_(destination, destination, source, range.length);
   } else if (destination != source) {
-    copy_bytes(destination, source, range.length * element_);
+    const size_t bytes = range.length * element_;
+    if (bytes >= kSmallestStreamed) {
+      copy_streaming(destination, source, bytes);
+    } else {
+      copy_bytes(destination, source, bytes);
+    }
   }
   if (step.dst.buffer == Buffer::Scratch) scratch_length_[step.dst.piece] = range.length;
 }

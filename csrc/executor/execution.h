@@ -74,6 +74,7 @@ class Execution {
   bool send(const Step& step, BlockState& state);
   bool post_reference(const Step& step, BlockState& state, const void* source, size_t bytes);
   bool receive(const Step& step, BlockState& state);
+  void copy_received(void* destination, const void* source, size_t bytes) const;
   bool receive_send(const Step& step, BlockState& state);
   bool fold(const Step& step, BlockState& state);
   void local(const Step& step, BlockState& state);
@@ -95,6 +96,7 @@ class Execution {
   uint32_t micro_batches_ = 1;
   size_t total_ = 0;  // what can_reference() is told
   bool shaped_ = false;
+  bool streaming_ = false;  // what arrives goes around the caches
   bool by_reference_ = false;
   ReduceKernel reduce_ = nullptr;
   FoldKernel fold_ = nullptr;
