@@ -18,6 +18,7 @@ endef
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 PYTEST_ARGS ?=
 BENCH_ARGS ?= --quick
+PACKAGES = theseus_py resccl flowsim
 CPP_FILES = find csrc tests -name '*.h' -o -name '*.cc' -o -name '*.cuh' 2>/dev/null | sort
 SANITIZED = address,undefined
 # Folders of tests/unit that asan and tsan run; empty: all. `make tsan SANITIZED_TESTS="transport runtime"`
@@ -47,7 +48,7 @@ lint: $(VENV)/.dev  ## check style, types, layers and complexity
 	check "ruff check"    $(BIN)/ruff check .; \
 	check "ruff format"   $(BIN)/ruff format --check .; \
 	check "clang-format"  $(BIN)/clang-format --dry-run -Werror $$files /dev/null; \
-	check "lizard"        $(BIN)/lizard -l cpp -l python -w -m -C 25 -L 80 -a 10 csrc $(wildcard theseus_py); \
+	check "lizard"        $(BIN)/lizard -l cpp -l python -w -m -C 25 -L 80 -a 10 csrc $(wildcard $(PACKAGES)); \
 	if [ -d theseus_py ]; then \
 	  check "mypy"          $(BIN)/mypy; \
 	  check "import-linter" $(BIN)/lint-imports --no-cache; \
@@ -62,7 +63,7 @@ tidy: $(VENV)/.dev tests-build  ## run clang-tidy over csrc (slow; advice, no ga
 	@$(call pip_install,clang-tidy)
 	@find csrc -name '*.cc' -not -path 'csrc/bindings/*' | sort | xargs -P $(JOBS) -n 4 $(BIN)/clang-tidy --quiet -p $(BUILD)
 
-build: $(VENV)/.tools  ## build the libraries and the Python extension into theseus_py/
+build: $(VENV)/.tools  ## build the libraries and the Python extensions into the packages
 	@mkdir -p $(BUILD)
 	@THESEUS_JOBS=$(JOBS) $(BIN)/python setup.py --quiet build_ext --inplace >$(BUILD)/build.log 2>&1 || { cat $(BUILD)/build.log; exit 1; }
 
@@ -106,7 +107,7 @@ sanitized: $(VENV)/.tools gtest
 	@$(BIN)/ctest --test-dir $(SANITIZED_BUILD) --output-on-failure --no-tests=error -R '^($(subst $(space),|,$(strip $(or $(SANITIZED_TESTS),.*))))$$'
 
 clean:  ## remove what was built; .venv stays
-	@rm -rf $(BUILD) dist out theseus-demo theseus_py/lib theseus_py/include theseus_py/_core*.so ./*.egg-info
+	@rm -rf $(BUILD) dist out theseus-demo theseus_py/lib theseus_py/include $(addsuffix /_core*.so,$(PACKAGES)) ./*.egg-info
 
 distclean: clean  ## remove .venv as well
 	@rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

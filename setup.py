@@ -23,7 +23,8 @@ from setuptools.command.build_ext import build_ext
 from setuptools.errors import ExecError
 
 ROOT = Path(__file__).resolve().parent
-PACKAGE = "theseus_py"
+# Those with native files: an extension `_core` each; theseus_py also holds the libraries and their headers.
+PACKAGES = ("theseus_py", "resccl", "flowsim")
 
 
 def find_tool(name: str) -> str | None:
@@ -81,8 +82,8 @@ class CMakeBuild(build_ext):
         return ROOT if self._in_tree() else Path(self.build_lib).resolve()
 
     def _native_files(self, root: Path) -> list[str]:
-        package = root / PACKAGE
-        found = [*package.glob("_core.*.so"), *package.glob("lib/**/*"), *package.glob("include/**/*")]
+        found = [path for package in PACKAGES for path in root.glob(f"{package}/_core.*.so")]
+        found += [path for folder in ("lib", "include") for path in root.glob(f"theseus_py/{folder}/**/*")]
         return sorted(str(path) for path in found if path.is_file())
 
     def _configure(self, cmake: str, build_dir: Path) -> None:
@@ -132,7 +133,7 @@ class CleanBuild(build):
 
 
 setup(
-    ext_modules=[Extension(f"{PACKAGE}._core", sources=[])],
+    ext_modules=[Extension(f"{package}._core", sources=[]) for package in PACKAGES],
     cmdclass={"build": CleanBuild, "build_ext": CMakeBuild},
     options={"build": {"build_base": "build/python-package"}},
 )

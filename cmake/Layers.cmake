@@ -1,13 +1,14 @@
 # One static library theseus_<folder> for each folder of csrc/, linked to every layer below it.
-# tests/unit/test_layers.py holds the includes to the same order; the two lists must stay equal.
+# tests/unit/test_layers.py holds the includes to the same order; the lists must stay equal.
 
 # Lowest layer first. bindings/ is no library: see Bindings.cmake.
 set(THESEUS_LAYERS
   base drivers net device priority context schedule compiler transport policy observe resource executor runtime nccl_api)
+# Beside them: on base alone, used by nobody but their own extension, and no part of libtheseus.so.0.
+set(THESEUS_SIDE_LAYERS flowsim)
 
 # A folder with no source yet, or none at all, is an INTERFACE library: its first .cc file is found at the next build.
-set(below "")
-foreach(layer IN LISTS THESEUS_LAYERS)
+function(theseus_layer layer)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/csrc/${layer}/*.cc")
   if(sources)
     add_library(theseus_${layer} STATIC ${sources})
@@ -17,10 +18,18 @@ foreach(layer IN LISTS THESEUS_LAYERS)
     set(scope INTERFACE)
   endif()
   target_include_directories(theseus_${layer} ${scope} "${PROJECT_SOURCE_DIR}/csrc")
-  target_link_libraries(theseus_${layer} ${scope} ${below} Threads::Threads ${CMAKE_DL_LIBS})
+  target_link_libraries(theseus_${layer} ${scope} ${ARGN} Threads::Threads ${CMAKE_DL_LIBS})
   if(layer STREQUAL "nccl_api")
     target_include_directories(theseus_nccl_api ${scope} "${PROJECT_SOURCE_DIR}/csrc/nccl_api/include")
   endif()
+endfunction()
+
+set(below "")
+foreach(layer IN LISTS THESEUS_LAYERS)
+  theseus_layer(${layer} ${below})
   # Highest first: a linker that reads archives once meets a caller before what it calls.
   list(PREPEND below theseus_${layer})
+endforeach()
+foreach(layer IN LISTS THESEUS_SIDE_LAYERS)
+  theseus_layer(${layer} theseus_base)
 endforeach()

@@ -7,7 +7,7 @@ if(THESEUS_SANITIZE)
   set(theseus_complete "")
 endif()
 
-# --- libtheseus.so.0: every layer below nccl_api, whole.
+# --- libtheseus.so.0: every layer below nccl_api, whole. The layers beside them (THESEUS_SIDE_LAYERS) stay out.
 set(theseus_objects "")
 foreach(layer IN LISTS THESEUS_LAYERS)
   get_target_property(type theseus_${layer} TYPE)

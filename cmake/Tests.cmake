@@ -12,7 +12,7 @@ if(NOT GTest_FOUND)
 endif()
 
 enable_testing()
-foreach(layer IN LISTS THESEUS_LAYERS)
+foreach(layer IN LISTS THESEUS_LAYERS THESEUS_SIDE_LAYERS)
   set(folder "${PROJECT_SOURCE_DIR}/tests/unit/${layer}")
   file(GLOB sources CONFIGURE_DEPENDS "${folder}/*_test.cc")
   if(NOT sources)

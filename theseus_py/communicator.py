@@ -11,9 +11,9 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from theseus_py import _core, launch
 from theseus_py.dtypes import Collective, DataType, data_type, encode_scalar
@@ -23,6 +23,7 @@ __all__ = [
     "Candidate",
     "Communicator",
     "Explanation",
+    "LoadedPlan",
     "PreMulSum",
     "ReduceOp",
     "Work",
@@ -49,6 +50,35 @@ class Explanation:
     chosen: str
     reason: str
     candidates: tuple[Candidate, ...]
+
+
+class SupportsPlanBytes(Protocol):
+    """A plan that can say its plan file, as resccl.Plan does."""
+
+    def to_bytes(self) -> bytes: ...
+
+
+@dataclass(frozen=True)
+class LoadedPlan:
+    """A plan that `Communicator.load_plan` took in; `plan=` of a call on that communicator names it.
+
+    `thread_blocks` and `connections` are this rank's. `in_place` and `out_of_place` say what the plan is right for.
+    Where `any_count` is false, calls whose count does not divide into `chunks_per_block` run on copies of the buffers;
+    where `scales` is false, it cannot average floats, nor take premulsum().
+    """
+
+    communicator: Communicator = field(repr=False)
+    id: int = field(repr=False)
+    name: str
+    collective: Collective
+    root: int
+    chunks_per_block: int
+    in_place: bool
+    out_of_place: bool
+    any_count: bool
+    scales: bool
+    thread_blocks: int
+    connections: int
 
 
 class Work:
@@ -113,7 +143,8 @@ class Communicator:
 
     Every collective must be called by all ranks, in the same order. A call returns when its result is there; with
     `async_op=True` it returns a Work at once. Inside `group()` calls are queued and run when the group ends.
-    `op` is "sum", "prod", "max", "min", "avg", or what premulsum() returned.
+    `op` is "sum", "prod", "max", "min", "avg", or what premulsum() returned. `plan` is what load_plan() returned;
+    without it, the policy picks one.
     """
 
     def __init__(self, core: _core.Communicator) -> None:
@@ -227,37 +258,90 @@ class Communicator:
         """Return one line per rank: its host, rails, process and the transport to it."""
         return self._core.describe_peers()
 
+    def load_plan(self, plan: bytes | SupportsPlanBytes) -> LoadedPlan:
+        """Take in a plan (the bytes of a plan file, or a resccl.Plan) that calls can name with `plan=`.
+
+        A collective: every rank gives the same plan. The lowest rank of each host proves it whole before anything runs
+        it. Raises InvalidArgument, on all ranks and for the same reason, where the ranks' plans differ, or the plan is
+        malformed, made for another number of ranks, or wrong.
+        """
+        file = bytes(plan) if isinstance(plan, (bytes, bytearray, memoryview)) else plan.to_bytes()
+        number, name, collective, root, chunks, *facts, thread_blocks, connections = self._core.load_plan(file)
+        in_place, out_of_place, any_count, scales = (bool(fact) for fact in facts)
+        return LoadedPlan(
+            self,
+            number,
+            name,
+            Collective(collective),
+            root,
+            chunks,
+            in_place=in_place,
+            out_of_place=out_of_place,
+            any_count=any_count,
+            scales=scales,
+            thread_blocks=thread_blocks,
+            connections=connections,
+        )
+
+    def _number_of(self, plan: LoadedPlan) -> int:
+        if plan.communicator is not self:
+            raise InvalidArgument(f"plan {plan.name!r} was loaded by another communicator: load it on this one")
+        return plan.id
+
     def premulsum(self, scalar: float, dtype: Any) -> PreMulSum:
         """Return a reduction that multiplies this rank's input by `scalar` and sums, for arrays of `dtype`."""
         return PreMulSum(self._core, data_type(dtype), scalar)
 
     # --- Collectives.
 
-    def all_reduce(self, send: Any, recv: Any = None, op: ReduceOp = "sum", *, async_op: bool = False) -> Work | None:
+    def all_reduce(
+        self,
+        send: Any,
+        recv: Any = None,
+        op: ReduceOp = "sum",
+        *,
+        async_op: bool = False,
+        plan: LoadedPlan | None = None,
+    ) -> Work | None:
         """Reduce `send` of all ranks into `recv` of all ranks; without `recv`, in place."""
-        return _wrap(self._core.all_reduce(send, recv, op, async_op))
+        return _wrap(self._core.all_reduce(send, recv, op, async_op, 0 if plan is None else self._number_of(plan)))
 
     def reduce(
-        self, send: Any, recv: Any = None, op: ReduceOp = "sum", root: int = 0, *, async_op: bool = False
+        self,
+        send: Any,
+        recv: Any = None,
+        op: ReduceOp = "sum",
+        root: int = 0,
+        *,
+        async_op: bool = False,
+        plan: LoadedPlan | None = None,
     ) -> Work | None:
         """Reduce `send` of all ranks into `recv` of the root; without `recv`, in place there. No other is written."""
-        return _wrap(self._core.reduce(send, recv, op, root, async_op))
+        return _wrap(self._core.reduce(send, recv, op, root, async_op, 0 if plan is None else self._number_of(plan)))
 
-    def broadcast(self, data: Any, root: int = 0, *, async_op: bool = False) -> Work | None:
+    def broadcast(
+        self, data: Any, root: int = 0, *, async_op: bool = False, plan: LoadedPlan | None = None
+    ) -> Work | None:
         """Copy the root's `data` to all ranks' `data`."""
-        return _wrap(self._core.broadcast(data, root, async_op))
+        return _wrap(self._core.broadcast(data, root, async_op, 0 if plan is None else self._number_of(plan)))
 
-    def all_gather(self, send: Any, recv: Any, *, async_op: bool = False) -> Work | None:
+    def all_gather(
+        self, send: Any, recv: Any, *, async_op: bool = False, plan: LoadedPlan | None = None
+    ) -> Work | None:
         """Concatenate `send` of all ranks in `recv` of all; in place where `send` is this rank's part of `recv`."""
-        return _wrap(self._core.all_gather(send, recv, async_op))
+        return _wrap(self._core.all_gather(send, recv, async_op, 0 if plan is None else self._number_of(plan)))
 
-    def reduce_scatter(self, send: Any, recv: Any, op: ReduceOp = "sum", *, async_op: bool = False) -> Work | None:
+    def reduce_scatter(
+        self, send: Any, recv: Any, op: ReduceOp = "sum", *, async_op: bool = False, plan: LoadedPlan | None = None
+    ) -> Work | None:
         """Reduce `send` of all ranks and give each rank its part of the result in `recv`."""
-        return _wrap(self._core.reduce_scatter(send, recv, op, async_op))
+        return _wrap(self._core.reduce_scatter(send, recv, op, async_op, 0 if plan is None else self._number_of(plan)))
 
-    def all_to_all(self, send: Any, recv: Any, *, async_op: bool = False) -> Work | None:
+    def all_to_all(
+        self, send: Any, recv: Any, *, async_op: bool = False, plan: LoadedPlan | None = None
+    ) -> Work | None:
         """Send the i-th part of `send` to rank i, and receive rank i's part for this rank as the i-th of `recv`."""
-        return _wrap(self._core.all_to_all(send, recv, async_op))
+        return _wrap(self._core.all_to_all(send, recv, async_op, 0 if plan is None else self._number_of(plan)))
 
     def all_to_all_v(
         self,
@@ -271,13 +355,17 @@ class Communicator:
         """all_to_all with parts of any size: one count of elements per rank; parts lie in rank order, without gaps."""
         return _wrap(self._core.all_to_all_v(send, list(send_counts), recv, list(recv_counts), async_op))
 
-    def gather(self, send: Any, recv: Any = None, root: int = 0, *, async_op: bool = False) -> Work | None:
+    def gather(
+        self, send: Any, recv: Any = None, root: int = 0, *, async_op: bool = False, plan: LoadedPlan | None = None
+    ) -> Work | None:
         """Concatenate `send` of all ranks, by rank, in `recv` of the root; others may pass None."""
-        return _wrap(self._core.gather(send, recv, root, async_op))
+        return _wrap(self._core.gather(send, recv, root, async_op, 0 if plan is None else self._number_of(plan)))
 
-    def scatter(self, send: Any, recv: Any, root: int = 0, *, async_op: bool = False) -> Work | None:
+    def scatter(
+        self, send: Any, recv: Any, root: int = 0, *, async_op: bool = False, plan: LoadedPlan | None = None
+    ) -> Work | None:
         """Give each rank, in `recv`, its part of the root's `send`; others may pass None for `send`."""
-        return _wrap(self._core.scatter(send, recv, root, async_op))
+        return _wrap(self._core.scatter(send, recv, root, async_op, 0 if plan is None else self._number_of(plan)))
 
     def send(self, data: Any, peer: int, *, async_op: bool = False) -> Work | None:
         """Send `data` to rank `peer`, which must call recv with the same size and type."""

@@ -1,4 +1,5 @@
-// The calls of _core.Communicator that take arrays: checks of size and type, then the runtime without the GIL.
+// The calls of _core.Communicator that take arrays: checks of size and type, then the runtime without the GIL. `plan`:
+// what load_plan() numbered it, or 0.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -135,7 +136,7 @@ CollectiveCall call_of(Collective collective, const Buffer* send, const Buffer* 
   return call;
 }
 
-py::object all_reduce(Handle& handle, py::handle send, py::handle recv, py::handle op, bool asynchronous) {
+py::object all_reduce(Handle& handle, py::handle send, py::handle recv, py::handle op, bool asynchronous, int plan) {
   const bool in_place = recv.is_none();
   Buffer input = Buffer::borrow(send.ptr(), {"all_reduce", "send", in_place});
   Buffer output;
@@ -147,10 +148,12 @@ py::object all_reduce(Handle& handle, py::handle send, py::handle recv, py::hand
   CollectiveCall call =
       call_of(Collective::AllReduce, &input, in_place ? &input : &output, input.count(), input.element().type);
   call.op = op_for("all_reduce", input.element(), op);
+  call.plan = plan;
   return submit(handle, call, asynchronous, std::move(input), std::move(output));
 }
 
-py::object reduce(Handle& handle, py::handle send, py::handle recv, py::handle op, int root, bool asynchronous) {
+py::object reduce(Handle& handle, py::handle send, py::handle recv, py::handle op, int root, bool asynchronous,
+                  int plan) {
   Communicator* communicator = handle.get();
   check_root("reduce", root, communicator->ranks());
   const bool is_root = communicator->rank() == root;
@@ -166,38 +169,43 @@ py::object reduce(Handle& handle, py::handle send, py::handle recv, py::handle o
   CollectiveCall call = call_of(Collective::Reduce, &input, target, input.count(), input.element().type);
   call.op = op_for("reduce", input.element(), op);
   call.root = root;
+  call.plan = plan;
   return submit(handle, call, asynchronous, std::move(input), std::move(output));
 }
 
-py::object broadcast(Handle& handle, py::handle data, int root, bool asynchronous) {
+py::object broadcast(Handle& handle, py::handle data, int root, bool asynchronous, int plan) {
   Communicator* communicator = handle.get();
   check_root("broadcast", root, communicator->ranks());
   Buffer buffer = Buffer::borrow(data.ptr(), {"broadcast", "data", communicator->rank() != root});
   CollectiveCall call = call_of(Collective::Broadcast, &buffer, &buffer, buffer.count(), buffer.element().type);
   call.root = root;
+  call.plan = plan;
   return submit(handle, call, asynchronous, std::move(buffer), Buffer());
 }
 
-py::object all_gather(Handle& handle, py::handle send, py::handle recv, bool asynchronous) {
+py::object all_gather(Handle& handle, py::handle send, py::handle recv, bool asynchronous, int plan) {
   Buffer input = Buffer::borrow(send.ptr(), {"all_gather", "send", false});
   Buffer output = Buffer::borrow(recv.ptr(), {"all_gather", "recv", true});
   check_types("all_gather", input, output);
   check_share("all_gather", "recv", output, "send", input, handle.get()->ranks());
   CollectiveCall call = call_of(Collective::AllGather, &input, &output, input.count(), input.element().type);
+  call.plan = plan;
   return submit(handle, call, asynchronous, std::move(input), std::move(output));
 }
 
-py::object reduce_scatter(Handle& handle, py::handle send, py::handle recv, py::handle op, bool asynchronous) {
+py::object reduce_scatter(Handle& handle, py::handle send, py::handle recv, py::handle op, bool asynchronous,
+                          int plan) {
   Buffer input = Buffer::borrow(send.ptr(), {"reduce_scatter", "send", false});
   Buffer output = Buffer::borrow(recv.ptr(), {"reduce_scatter", "recv", true});
   check_types("reduce_scatter", input, output);
   check_share("reduce_scatter", "send", input, "recv", output, handle.get()->ranks());
   CollectiveCall call = call_of(Collective::ReduceScatter, &input, &output, output.count(), input.element().type);
   call.op = op_for("reduce_scatter", input.element(), op);
+  call.plan = plan;
   return submit(handle, call, asynchronous, std::move(input), std::move(output));
 }
 
-py::object all_to_all(Handle& handle, py::handle send, py::handle recv, bool asynchronous) {
+py::object all_to_all(Handle& handle, py::handle send, py::handle recv, bool asynchronous, int plan) {
   const int ranks = handle.get()->ranks();
   Buffer input = Buffer::borrow(send.ptr(), {"all_to_all", "send", false});
   Buffer output = Buffer::borrow(recv.ptr(), {"all_to_all", "recv", true});
@@ -209,10 +217,11 @@ py::object all_to_all(Handle& handle, py::handle send, py::handle recv, bool asy
   }
   const size_t count = input.count() / static_cast<size_t>(ranks);
   CollectiveCall call = call_of(Collective::AllToAll, &input, &output, count, input.element().type);
+  call.plan = plan;
   return submit(handle, call, asynchronous, std::move(input), std::move(output));
 }
 
-py::object gather(Handle& handle, py::handle send, py::handle recv, int root, bool asynchronous) {
+py::object gather(Handle& handle, py::handle send, py::handle recv, int root, bool asynchronous, int plan) {
   Communicator* communicator = handle.get();
   check_root("gather", root, communicator->ranks());
   const bool is_root = communicator->rank() == root;
@@ -227,10 +236,11 @@ py::object gather(Handle& handle, py::handle send, py::handle recv, int root, bo
   CollectiveCall call =
       call_of(Collective::Gather, &input, is_root ? &output : nullptr, input.count(), input.element().type);
   call.root = root;
+  call.plan = plan;
   return submit(handle, call, asynchronous, std::move(input), std::move(output));
 }
 
-py::object scatter(Handle& handle, py::handle send, py::handle recv, int root, bool asynchronous) {
+py::object scatter(Handle& handle, py::handle send, py::handle recv, int root, bool asynchronous, int plan) {
   Communicator* communicator = handle.get();
   check_root("scatter", root, communicator->ranks());
   const bool is_root = communicator->rank() == root;
@@ -245,6 +255,7 @@ py::object scatter(Handle& handle, py::handle send, py::handle recv, int root, b
   CollectiveCall call =
       call_of(Collective::Scatter, is_root ? &input : nullptr, &output, output.count(), output.element().type);
   call.root = root;
+  call.plan = plan;
   return submit(handle, call, asynchronous, std::move(input), std::move(output));
 }
 

@@ -130,6 +130,18 @@ py::dict explain(const Handle& handle, int collective, size_t count, int type, i
   return result;
 }
 
+py::tuple load_plan(Handle& handle, const py::bytes& file) {
+  Communicator* communicator = handle.get();
+  std::string bytes = file;
+  const LoadedPlan plan = take([&] {
+    py::gil_scoped_release release;
+    return communicator->load_plan(bytes);
+  }());
+  return py::make_tuple(plan.id, plan.name, static_cast<int>(plan.collective), plan.root, plan.chunks_per_block,
+                        plan.in_place, plan.out_of_place, plan.any_count, plan.scales, plan.thread_blocks,
+                        plan.connections);
+}
+
 }  // namespace
 
 void bind_communicator(py::module_& module) {
@@ -169,6 +181,7 @@ void bind_communicator(py::module_& module) {
       .def("revoke", [](Handle& h) { check(h.get()->revoke()); })
       .def("destroy", [](Handle& h) { end(h, &Communicator::destroy); })
       .def("abort", [](Handle& h) { end(h, &Communicator::abort); })
+      .def("load_plan", &load_plan)
       .def("explain", &explain, py::arg("collective"), py::arg("count"), py::arg("dtype"), py::arg("root"))
       .def("describe_peers", [](const Handle& h) { return h.get()->describe_peers(); });
 }

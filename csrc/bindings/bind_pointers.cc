@@ -14,7 +14,8 @@ namespace {
 
 using Address = uintptr_t;
 
-CollectiveCall call_of(int collective, Address send, Address recv, size_t count, int type, int op, int root) {
+CollectiveCall call_of(int collective, Address send, Address recv, size_t count, int type, int op, int root,
+                       int plan = 0) {
   CollectiveCall call;
   call.collective = static_cast<Collective>(collective);
   call.send = reinterpret_cast<const void*>(send);
@@ -23,6 +24,7 @@ CollectiveCall call_of(int collective, Address send, Address recv, size_t count,
   call.type = static_cast<DataType>(type);
   call.op = op;
   call.root = root;
+  call.plan = plan;
   return call;
 }
 
@@ -76,6 +78,12 @@ void bind_pointers(py::module_& module) {
            [](Handle& h, int collective, Address send, Address recv, size_t count, int type, int op, int root) {
              Communicator* c = h.get();
              now(h, [&] { return c->submit(call_of(collective, send, recv, count, type, op, root)); });
+           })
+      .def("run_plan",
+           [](Handle& h, int plan, int collective, Address send, Address recv, size_t count, int type, int op,
+              int root) {
+             Communicator* c = h.get();
+             now(h, [&] { return c->submit(call_of(collective, send, recv, count, type, op, root, plan)); });
            })
       .def("start",
            [](Handle& h, int collective, Address send, Address recv, size_t count, int type, int op, int root) {

@@ -40,6 +40,11 @@ Algorithm tree(Collective collective, const Topology& topology, int root);
 // numbers of ranks.
 Result<Algorithm> hierarchical(Collective collective, const Topology& topology, int root);
 
+// The hierarchical mesh of ResCCL's appendix A: a full mesh inside each host, a ring through the ranks of equal local
+// index of all hosts. AllReduce, AllGather, ReduceScatter. `root` is ignored. InvalidArgument where hosts have unequal
+// numbers of ranks.
+Result<Algorithm> hierarchical_mesh(Collective collective, const Topology& topology, int root);
+
 // AllToAll in ranks - 1 rounds of disjoint pairs: with rank XOR round where that is a rank, else (rank + round).
 Algorithm pairwise(const Topology& topology);
 

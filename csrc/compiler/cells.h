@@ -1,31 +1,37 @@
-// Numbers for the memory that a plan touches: a cell is one micro-batch of one chunk of a buffer.
+// Numbers for the memory that a plan writes: a cell is one chunk of Output or Scratch at one rank. Input that is not
+// also Output (in place) never changes, and needs none.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
+#include "schedule/places.h"
 #include "schedule/plan.h"
 
 namespace theseus {
 
-// Scratch has one cell an index, which all micro-batches use in turn. In place, the two names of a cell share a number.
 class Cells {
  public:
-  Cells(const Plan& plan, int micro_batches, bool in_place);
+  explicit Cells(const Plan& plan);
 
-  int64_t total() const { return total_; }
-  int64_t cell(int rank, int micro_batch, Place place) const;
+  int64_t total() const { return first_.back(); }
+  // Cells of `rank`: [first(rank), first(rank + 1)), those of Scratch last.
+  int64_t first(int rank) const { return first_[static_cast<size_t>(rank)]; }
+  int64_t first_scratch(int rank) const { return first_scratch_[static_cast<size_t>(rank)]; }
+  int64_t cell(int rank, Place place) const {
+    return place.index + (place.buffer == Buffer::Scratch ? first_scratch(rank) : first(rank));
+  }
+  // The cell of Output that `input`, a place of Input, is another name of in place; -1: none.
+  int64_t twin_of_input(int rank, Place input) const;
+  // Whether Output[index] of `rank` is Input as well, in place.
+  bool is_input_too(int rank, int32_t index) const;
+  const ChunkSpace& space() const { return space_; }
 
  private:
-  struct Rank {
-    int64_t first = 0;
-    int64_t inputs = 0;
-    int64_t outputs = 0;
-  };
   const Plan& plan_;
-  int micro_batches_;
-  bool in_place_;
-  std::vector<Rank> ranks_;
-  int64_t total_ = 0;
+  ChunkSpace space_;
+  std::vector<int64_t> first_;
+  std::vector<int64_t> first_scratch_;
 };
 
 }  // namespace theseus

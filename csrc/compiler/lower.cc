@@ -8,6 +8,7 @@ namespace theseus {
 Result<Plan> lower(const Algorithm& algorithm, const Topology& topology, int rank) {
   auto grouped = chunk_transfers(algorithm, topology);
   if (!grouped.ok()) return grouped.status();
+  classify(*grouped);
   if (rank != kAllRanks && (rank < 0 || rank >= algorithm.ranks)) {
     return Status::argument("algorithm '" + algorithm.name + "' has no rank " + std::to_string(rank));
   }

@@ -1,136 +1,97 @@
-// A whole plan unrolled over micro-batches, as a graph of events. An event is one instruction of one micro-batch.
+// A whole plan with its two sides joined: TBs numbered through all ranks, and the connections between them.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
-#include <tuple>
 #include <vector>
 
-#include "base/result.h"
+#include "compiler/verify.h"
 #include "schedule/plan.h"
 
 namespace theseus {
 
+// An instruction, numbered through all TBs of all ranks; in one micro-batch it happens once.
 using Event = int32_t;
 
-// An instruction's place in a plan, and its messages.
-struct Site {
-  int32_t rank;
-  int32_t tb;
-  int32_t step;
-  int32_t program;      // index into PlanGraph::programs
-  int32_t send = -1;    // index into PlanGraph::messages
-  int32_t receive = 0;  // the first of its incoming messages in PlanGraph::received
-  int32_t receives = 0;
-  const Instruction* instruction;
-};
-
-// A TB: sites [site, site + length), events [event, event + length * micro-batches).
+// A TB: its instructions are events [event, event + length).
 struct Program {
   int32_t rank;
-  int32_t site;
+  int32_t tb;
   int32_t length;
   Event event;
+  const Instruction* instructions;
 };
 
-// A message of every micro-batch, between its two sites.
-struct MessageEnds {
-  int32_t sender;
-  int32_t receiver;
-  int32_t first;    // the first message of this connection, in PlanGraph::messages
-  int32_t ordinal;  // which of the connection's messages of a micro-batch it is
-  int32_t count;    // how many those are
+// A connection with both its ends. Each end is used by one TB, or by none and then both are.
+struct Link {
+  int32_t sender = -1;  // programs
+  int32_t receiver = -1;
+  int32_t messages = 0;  // of a micro-batch, as the sender counts
+  int32_t expected = 0;  // as the receiver does
 };
 
 class PlanGraph {
  public:
-  // Checks structure and connections. `plan` must outlive the graph.
-  static Result<PlanGraph> create(const Plan& plan, int micro_batches, uint64_t work_limit);
+  // Checks all that can be checked without running the plan: indices, limits, ends of connections, sub-pipelines. A
+  // refusal leaves the graph unusable, unless runnable(). `plan` must outlive the graph.
+  std::optional<Refusal> build(const Plan& plan, const VerifyOptions& options);
+  // Only the numbers of messages disagree: the plan can be run until that shows.
+  bool runnable() const { return runnable_; }
 
   const Plan& plan() const { return *plan_; }
-  int micro_batches() const { return micro_batches_; }
-  int32_t events() const { return events_; }
-  int32_t site_of(Event event) const { return site_of_[static_cast<size_t>(event)]; }
-  int micro_batch_of(Event event) const;
-  Event event_of(int32_t site, int micro_batch) const;
-  const Site& site(int32_t index) const { return sites_[static_cast<size_t>(index)]; }
-  const Program& program(int32_t index) const { return programs_[static_cast<size_t>(index)]; }
   const std::vector<Program>& programs() const { return programs_; }
-  const MessageEnds& message(int32_t index) const { return messages_[static_cast<size_t>(index)]; }
-  int32_t received(int32_t index) const { return received_[static_cast<size_t>(index)]; }
-  // "rank 3, TB 2, step 5 (Recv, Output[4])"
-  std::string describe(int32_t site) const;
+  const Program& program(int32_t index) const { return programs_[static_cast<size_t>(index)]; }
+  const std::vector<Link>& links() const { return links_; }
+  const Link& link(int32_t index) const { return links_[static_cast<size_t>(index)]; }
+  Event events() const { return events_; }
+  // Programs of `rank`: [first_program(rank), first_program(rank + 1)).
+  int32_t first_program(int rank) const { return first_program_[static_cast<size_t>(rank)]; }
+  // The link of connection `id` of `rank`.
+  int32_t link_of(int rank, int16_t id) const {
+    return link_of_end_[static_cast<size_t>(first_end_[static_cast<size_t>(rank)] + id)];
+  }
 
-  // Events that must be over before `event` begins. Local: of the same rank.
-  template <class Visit>
-  void for_each_local_predecessor(Event event, Visit visit) const;
-  template <class Visit>
-  void for_each_sender(Event event, Visit visit) const;
-  // The event that frees the slot which `event` sends into, if it needs one.
-  template <class Visit>
-  void for_each_creditor(Event event, int slots, Visit visit) const;
-
-  // All events in an order in which they can happen, given `slots` >= 1; or the circle of waits that stops them.
-  Result<std::vector<Event>> order(int slots) const;
-  // The same check where every send waits for its receiver to be done.
-  Status check_rendezvous() const;
+  const Instruction& instruction(int32_t program, int32_t step) const {
+    return programs_[static_cast<size_t>(program)].instructions[step];
+  }
+  int32_t program_of(Event event) const;
+  Occurrence occurrence(int32_t program, int32_t step, int32_t micro_batch = 0) const;
+  // "rank 3, TB 2, step 5 (Recv, chunk Output[4])"
+  std::string describe(int32_t program, int32_t step) const;
+  // A refusal about that instruction, the chunk being that of `place`; `text` follows "plan 'ring': ".
+  Refusal refuse(FaultKind kind, int32_t program, int32_t step, Place place, const std::string& text) const;
 
  private:
-  Status add_rank(const RankPlan& part);
-  Status connect();
-
-  struct End {
-    int32_t src, dst;
-    int16_t rail, channel;
-    bool outgoing;
-    int32_t rank;
-    int32_t tb = -1;
-    std::vector<int32_t> sites;
-    auto key() const { return std::tuple(src, dst, rail, channel); }
-  };
+  std::optional<Refusal> check_parts(const VerifyOptions& options) const;
+  std::optional<Refusal> check_size(const VerifyOptions& options) const;
+  std::optional<Refusal> number_ends();
+  std::optional<Refusal> take_ends();
+  std::optional<Refusal> take_end(int32_t program, int32_t step, int16_t id, bool again);
+  std::optional<Refusal> check_dependencies() const;
+  std::optional<Refusal> check_counts() const;
+  std::optional<Refusal> refuse_pair(int rank, int16_t id) const;
 
   const Plan* plan_ = nullptr;
-  int micro_batches_ = 1;
-  int32_t events_ = 0;
-  std::vector<Site> sites_;
+  bool runnable_ = false;
+  Event events_ = 0;
   std::vector<Program> programs_;
-  std::vector<int32_t> first_program_;  // of each rank
-  std::vector<int32_t> site_of_;
-  std::vector<MessageEnds> messages_;
-  std::vector<int32_t> received_;
-  std::vector<End> ends_;
+  std::vector<int32_t> first_program_;
+  std::vector<int32_t> first_end_;  // of each rank, in link_of_end_
+  std::vector<int32_t> link_of_end_;
+  std::vector<Link> links_;
 };
 
-template <class Visit>
-void PlanGraph::for_each_local_predecessor(Event event, Visit visit) const {
-  const Site& here = site(site_of(event));
-  const Program& program = programs_[static_cast<size_t>(here.program)];
-  if (event > program.event) visit(event - 1);
-  const int micro_batch = micro_batch_of(event);
-  for (const Dependency& d : here.instruction->dependencies) {
-    if (micro_batch < d.distance) continue;
-    const Program& on = programs_[static_cast<size_t>(first_program_[static_cast<size_t>(here.rank)] + d.tb)];
-    visit(on.event + (micro_batch - d.distance) * on.length + d.step);
-  }
-}
+// "rank 1 to rank 2 on rail 0, channel 0"
+std::string describe_link(const PlanGraph& graph, int32_t link);
 
+// The links that an instruction of `rank` takes a message from, in the order of its operands.
 template <class Visit>
-void PlanGraph::for_each_sender(Event event, Visit visit) const {
-  const Site& here = site(site_of(event));
-  for (int32_t i = 0; i < here.receives; ++i) {
-    visit(event_of(message(received(here.receive + i)).sender, micro_batch_of(event)));
+void for_each_incoming(const PlanGraph& graph, int rank, const Instruction& instruction, Visit visit) {
+  if (instruction.recv >= 0) visit(graph.link_of(rank, instruction.recv));
+  for (const int16_t operand : instruction.fold) {
+    if (operand != kLocalOperand) visit(graph.link_of(rank, operand));
   }
-}
-
-template <class Visit>
-void PlanGraph::for_each_creditor(Event event, int slots, Visit visit) const {
-  const Site& here = site(site_of(event));
-  if (here.send < 0) return;
-  const MessageEnds& sent = message(here.send);
-  const int64_t freed = int64_t{micro_batch_of(event)} * sent.count + sent.ordinal - slots;
-  if (freed < 0) return;
-  const auto& taken = message(sent.first + static_cast<int32_t>(freed % sent.count));
-  visit(event_of(taken.receiver, static_cast<int>(freed / sent.count)));
 }
 
 }  // namespace theseus

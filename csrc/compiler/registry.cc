@@ -55,6 +55,8 @@ const std::vector<BuiltIn>& built_ins() {
       {"halving_doubling", "recursive halving, then doubling", kAllReduce, false, build_halving_doubling},
       {"hierarchical", "ranks of a host share the work, equal local ranks meet over their rails",
        kAllReduce | kHalves | kTrees, true, hierarchical},
+      {"hm", "full mesh inside hosts, a ring between the equal local ranks of all hosts", kAllReduce | kHalves, true,
+       hierarchical_mesh},
       {"pairwise", "rounds of disjoint pairs", kAllToAll, false, build_pairwise},
   };
   return table;

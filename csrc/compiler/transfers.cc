@@ -78,7 +78,7 @@ bool is_exchange_free(const ChunkedTransfers& grouped) {
   return true;
 }
 
-// Counting sort by chunk, then each chunk's few transfers by (step, src, dst).
+// Counting sort by chunk, then each chunk's few transfers by (step, dst, src).
 void group_by_chunk(const Algorithm& algorithm, ChunkedTransfers& grouped) {
   auto& first = grouped.first;
   first.assign(static_cast<size_t>(algorithm.chunks) + 1, 0);
@@ -91,7 +91,7 @@ void group_by_chunk(const Algorithm& algorithm, ChunkedTransfers& grouped) {
   }
   const auto before = [](const Transfer& a, const Transfer& b) {
     if (a.step != b.step) return a.step < b.step;
-    return a.src != b.src ? a.src < b.src : a.dst < b.dst;
+    return a.dst != b.dst ? a.dst < b.dst : a.src < b.src;
   };
   for (size_t c = 0; c + 1 < first.size(); ++c) {
     const auto begin = grouped.transfers.begin() + first[c];
@@ -132,9 +132,12 @@ Result<ChunkedTransfers> chunk_transfers(const Algorithm& algorithm, const Topol
     if (t.rail < 0) t.rail = same_host ? int16_t{0} : static_cast<int16_t>(t.chunk % topology.rails);
     grouped.several_hosts |= !same_host;
   }
+  return grouped;
+}
+
+void classify(ChunkedTransfers& grouped) {
   grouped.exchange_free = is_exchange_free(grouped);
   grouped.fusable = grouped.several_hosts && has_relay(grouped) && is_lockstep(grouped);
-  return grouped;
 }
 
 }  // namespace theseus

@@ -26,8 +26,7 @@ Execution::Execution(const Program& program)
     : program_(program),
       states_(program.blocks().size()),
       references_(program.blocks().size()),
-      copies_(static_cast<size_t>(program.copy_groups())),
-      scratch_length_(static_cast<size_t>(program.scratch_chunks())) {}
+      copies_(static_cast<size_t>(program.copy_groups())) {}
 
 void Execution::start(const Binding& binding) {
   const bool same_shape = binding.count == binding_.count && binding.type == binding_.type &&
@@ -36,7 +35,10 @@ void Execution::start(const Binding& binding) {
   if (!same_shape) shape();
   by_reference_ = program_.rendezvous_safe() && binding.scalar == nullptr;
   unfinished_ = states_.size();
-  for (BlockState& state : states_) state = {};
+  for (size_t i = 0; i < states_.size(); ++i) {
+    states_[i] = {};
+    states_[i].loop_end = program_.blocks()[i].loop_end;
+  }
   for (auto& group : copies_) group = {};
   for (SendPort* port : program_.send_ports()) port->set_tag(binding_.tag);
 }
@@ -54,7 +56,12 @@ void Execution::shape() {
   reduce_ = reduce_kernel(binding.type, binding.op);
   fold_ = fold_kernel(binding.type, binding.op);
   scale_ = scale_kernel(binding.type);
-  scratch_.resize(scratch_length_.size() * std::min(piece_, longest) * element_);
+  longest_message_ = std::min(piece_, longest) * element_;
+  scratch_rounds_ = program_.scratch_holds_chunks() ? micro_batches_ : 1;
+  scratch_stride_ = scratch_rounds_ > 1 ? longest * element_ : longest_message_;
+  const size_t scratch_chunks = static_cast<size_t>(program_.scratch_chunks());
+  scratch_.resize(scratch_chunks * scratch_stride_);
+  scratch_lengths_.assign(scratch_chunks * scratch_rounds_, 0);
   // A reduction reads its operands once, straight from a slot; fetching a peer's memory first would be a second pass.
   // Where data goes one way (Broadcast), the sender's core would idle meanwhile, if it has one of its own.
   const bool one_way = program_.recv_ports().empty() || program_.send_ports().empty();
@@ -81,13 +88,13 @@ bool Execution::run_block(size_t index) {
   if (state.over) return false;
   bool progressed = false;
   while (state.micro_batch < micro_batches_) {
-    if (state.position == block.count) {
-      state.position = 0;
-      ++state.micro_batch;
+    if (state.position == state.loop_end) {
+      state.position = state.loop_begin;
+      if (++state.micro_batch == micro_batches_ && state.loop_end < block.count) next_loop(block, state);
       continue;
     }
     const Step& step = program_.step(block.first + state.position);
-    if (!step.dependencies.empty() && !satisfied(step, state.micro_batch)) return progressed;
+    if (!step.waits.empty() && !satisfied(step, state.micro_batch)) return progressed;
     if (!execute(step, state)) return progressed;
     ++state.position;
     ++state.issued;
@@ -99,6 +106,12 @@ bool Execution::run_block(size_t index) {
   return true;
 }
 
+void Execution::next_loop(const Program::Block& block, BlockState& state) {
+  state.position = state.loop_begin = state.loop_end;
+  state.loop_end = program_.step(block.first + state.position).loop_end;
+  state.micro_batch = 0;
+}
+
 // Instructions of a block that are done for good, counted from its first: those before the oldest Send whose receiver
 // has not yet let go of the reference, whatever was issued after it.
 uint64_t Execution::finished(BlockState& state) {
@@ -108,19 +121,18 @@ uint64_t Execution::finished(BlockState& state) {
   while (state.out > 0) {
     const PostedReference& reference = ring[state.oldest];
     if (reference.port->released() < reference.ticket) return reference.step;
-    state.oldest = (state.oldest + 1) % kMostReferences;
+    state.oldest = static_cast<uint16_t>((state.oldest + 1) % kMostReferences);
     --state.out;
   }
   return state.issued;
 }
 
 bool Execution::satisfied(const Step& step, uint32_t micro_batch) {
-  for (const Dependency& dependency : step.dependencies) {
-    if (dependency.distance > static_cast<int>(micro_batch)) continue;
-    const uint64_t rounds = micro_batch - static_cast<uint32_t>(dependency.distance);
-    const uint64_t needed =
-        rounds * program_.blocks()[dependency.tb].count + static_cast<uint64_t>(dependency.step) + 1;
-    if (finished(states_[dependency.tb]) < needed) return false;
+  for (const Wait& wait : step.waits) {
+    if (wait.distance > micro_batch) continue;
+    const uint64_t rounds = micro_batch - wait.distance;
+    const uint64_t needed = uint64_t{wait.before} * micro_batches_ + rounds * wait.width + wait.place;
+    if (finished(states_[wait.tb]) < needed) return false;
   }
   return true;
 }
@@ -210,7 +222,7 @@ bool Execution::receive(const Step& step, BlockState& state) {
       reduce_(destination, own, other, length);
     }
   }
-  if (step.dst.buffer == Buffer::Scratch) scratch_length_[step.dst.piece] = length;
+  if (step.dst.buffer == Buffer::Scratch) scratch_length(step.dst, state.micro_batch) = length;
   step.recv->release();
   return true;
 }
@@ -246,7 +258,7 @@ bool Execution::receive_send(const Step& step, BlockState& state) {
     }
     if (target != slot) copy_bytes(slot, target, bytes);
   }
-  if (step.dst.buffer == Buffer::Scratch) scratch_length_[step.dst.piece] = length;
+  if (step.dst.buffer == Buffer::Scratch) scratch_length(step.dst, state.micro_batch) = length;
   step.send->commit(bytes);
   step.recv->release();
   return true;
@@ -277,7 +289,7 @@ bool Execution::fold(const Step& step, BlockState& state) {
     ++count;
   }
   fold_(address(step.dst, range.offset), operands.data(), static_cast<int>(count), length);
-  if (step.dst.buffer == Buffer::Scratch) scratch_length_[step.dst.piece] = length;
+  if (step.dst.buffer == Buffer::Scratch) scratch_length(step.dst, state.micro_batch) = length;
   for (RecvPort* port : step.fold) {
     if (port != nullptr) port->release();
   }
@@ -298,11 +310,13 @@ void Execution::local(const Step& step, BlockState& state) {
       copy_bytes(destination, source, bytes);
     }
   }
-  if (step.dst.buffer == Buffer::Scratch) scratch_length_[step.dst.piece] = range.length;
+  if (step.dst.buffer == Buffer::Scratch) scratch_length(step.dst, state.micro_batch) = range.length;
 }
 
-Execution::Range Execution::range_of(const Location& location, uint32_t micro_batch) const {
-  if (location.buffer == Buffer::Scratch) return {0, scratch_length_[location.piece]};
+Execution::Range Execution::range_of(const Location& location, uint32_t micro_batch) {
+  if (location.buffer == Buffer::Scratch) {
+    return {scratch_rounds_ > 1 ? micro_batch * piece_ : 0, scratch_length(location, micro_batch)};
+  }
   const size_t piece = static_cast<size_t>(location.piece);
   const size_t length = chunk_ + (piece < longer_ ? 1 : 0);
   const size_t start = static_cast<size_t>(location.block) * binding_.count + piece * chunk_ + std::min(piece, longer_);
@@ -314,7 +328,7 @@ uint8_t* Execution::address(const Location& location, size_t offset) {
   switch (location.buffer) {
     case Buffer::Input: return static_cast<uint8_t*>(const_cast<void*>(binding_.input)) + offset * element_;
     case Buffer::Output: return static_cast<uint8_t*>(binding_.output) + offset * element_;
-    default: return scratch_.data() + static_cast<size_t>(location.piece) * (scratch_.size() / scratch_length_.size());
+    default: return scratch_.data() + static_cast<size_t>(location.piece) * scratch_stride_ + offset * element_;
   }
 }
 
@@ -327,10 +341,11 @@ const void* Execution::operand(const Location& location, const Range& range, siz
   return scaled;
 }
 
-// The message that waits at `port`, if it belongs to this request; a foreign one fails the execution.
+// The message that waits at `port`, if it belongs to this request and fits; another one fails the execution.
 const Message* Execution::arrived(RecvPort& port) {
   const Message* message = port.peek();
-  if (message == nullptr || message->signature_hash == binding_.tag.hash) [[likely]]
+  if (message == nullptr) return nullptr;
+  if (message->signature_hash == binding_.tag.hash && message->bytes <= longest_message_) [[likely]]
     return message;
   mismatch(port);
   return nullptr;

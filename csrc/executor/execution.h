@@ -42,12 +42,14 @@ class Execution {
     size_t offset;  // elements
     size_t length;
   };
-  struct BlockState {
+  struct BlockState {       // half a cache line
     uint32_t position = 0;  // in the block's steps
     uint32_t micro_batch = 0;
-    uint64_t issued = 0;  // steps issued, over all micro-batches
-    uint32_t oldest = 0;  // of its references that may still be out, in references_
-    uint32_t out = 0;     // how many those are
+    uint64_t issued = 0;      // steps issued, over all micro-batches
+    uint32_t loop_begin = 0;  // the loop over micro-batches that it is in
+    uint32_t loop_end = 0;
+    uint16_t oldest = 0;  // of its references that may still be out, in references_
+    uint16_t out = 0;     // how many those are
     bool over = false;    // all issued and finished
   };
   // A Send by reference that its receiver may not have released yet.
@@ -68,6 +70,7 @@ class Execution {
   static constexpr size_t kSharedCopies = 8;
 
   bool run_block(size_t index);
+  void next_loop(const Program::Block& block, BlockState& state);
   bool satisfied(const Step& step, uint32_t micro_batch);
   uint64_t finished(BlockState& state);
   bool execute(const Step& step, BlockState& state);
@@ -79,7 +82,12 @@ class Execution {
   bool fold(const Step& step, BlockState& state);
   void local(const Step& step, BlockState& state);
 
-  Range range_of(const Location& location, uint32_t micro_batch) const;
+  // How many elements one micro-batch of a Scratch index holds.
+  size_t& scratch_length(const Location& location, uint32_t micro_batch) {
+    return scratch_lengths_[static_cast<size_t>(location.piece) * scratch_rounds_ +
+                            (scratch_rounds_ > 1 ? micro_batch : 0)];
+  }
+  Range range_of(const Location& location, uint32_t micro_batch);
   uint8_t* address(const Location& location, size_t offset);
   const void* operand(const Location& location, const Range& range, size_t lane);
   const Message* arrived(RecvPort& port);
@@ -106,7 +114,10 @@ class Execution {
   std::vector<std::array<SharedCopy, kSharedCopies>> copies_;             // by group and micro-batch
   size_t unfinished_ = 0;
   std::vector<uint8_t> scratch_;
-  std::vector<size_t> scratch_length_;
+  size_t longest_message_ = 0;   // bytes
+  size_t scratch_stride_ = 0;    // bytes of one index
+  uint32_t scratch_rounds_ = 1;  // micro-batches that an index holds
+  std::vector<size_t> scratch_lengths_;
   std::vector<std::vector<uint8_t>> bounces_;
   Status status_;
 };

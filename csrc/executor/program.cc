@@ -6,7 +6,7 @@
 
 namespace theseus {
 
-Result<std::unique_ptr<Program>> Program::build(const Plan& plan, int rank, PortSource& ports) {
+Result<std::unique_ptr<Program>> Program::build(const Plan& plan, int rank, PortSource& ports, bool share_slots) {
   const RankPlan* own = nullptr;
   for (const RankPlan& candidate : plan.rank_plans) {
     if (candidate.rank == rank) own = &candidate;
@@ -16,21 +16,64 @@ Result<std::unique_ptr<Program>> Program::build(const Plan& plan, int rank, Port
   auto program = std::make_unique<Program>();
   program->chunks_per_block_ = plan.chunks_per_block;
   program->scratch_chunks_ = own->scratch_chunks;
+  program->scratch_holds_chunks_ = plan.loop == LoopOrder::SubPipelines;
   program->rendezvous_safe_ = plan.rendezvous_safe;
   THESEUS_TRY(program->resolve_ports(*own, ports));
-  for (const ThreadBlock& thread_block : own->thread_blocks) {
-    for (const Instruction& instruction : thread_block.instructions) {
+  for (size_t tb = 0; tb < own->thread_blocks.size(); ++tb) {
+    for (const Instruction& instruction : own->thread_blocks[tb].instructions) {
       if (instruction.fold.size() > kMostOperands) {
         return Status::usage("plan " + plan.name + " folds " + std::to_string(instruction.fold.size()) +
                              " values at once; this executor takes at most " + std::to_string(kMostOperands));
       }
     }
-    program->blocks_.push_back(
-        {static_cast<uint32_t>(program->steps_.size()), static_cast<uint32_t>(thread_block.instructions.size())});
-    for (const Instruction& instruction : thread_block.instructions) program->add_step(instruction);
+    program->add_block(plan, *own, tb);
   }
-  program->group_copies();
+  program->resolve_waits(*own);
+  if (share_slots) program->group_copies();
   return program;
+}
+
+// Cuts the thread block into its loops: neighbours in one sub-pipeline share one, where the plan's order is by those.
+void Program::add_block(const Plan& plan, const RankPlan& own, size_t tb) {
+  const std::vector<Instruction>& instructions = own.thread_blocks[tb].instructions;
+  const auto count = static_cast<uint32_t>(instructions.size());
+  const auto first = static_cast<uint32_t>(steps_.size());
+  for (const Instruction& instruction : instructions) add_step(instruction);
+  uint32_t loop_end = count;
+  for (uint32_t i = count; i-- > 0;) {
+    const bool is_last = i + 1 == count || (plan.loop == LoopOrder::SubPipelines &&
+                                            instructions[i].sub_pipeline != instructions[i + 1].sub_pipeline);
+    if (is_last) loop_end = i + 1;
+    steps_[first + i].loop_end = loop_end;
+  }
+  blocks_.push_back({first, count, loop_end});
+}
+
+void Program::resolve_waits(const RankPlan& own) {
+  // Where the loop of each step begins, in its block.
+  std::vector<uint32_t> loop_begin(steps_.size());
+  for (const Block& block : blocks_) {
+    uint32_t begin = 0;
+    for (uint32_t i = 0; i < block.count; ++i) {
+      if (i == steps_[block.first + begin].loop_end) begin = i;
+      loop_begin[block.first + i] = begin;
+    }
+  }
+  size_t index = 0;
+  for (const ThreadBlock& thread_block : own.thread_blocks) {
+    for (const Instruction& instruction : thread_block.instructions) {
+      Step& step = steps_[index++];
+      if (instruction.dependencies.empty()) continue;
+      std::vector<Wait>& waits = waits_.emplace_back();
+      for (const Dependency& d : instruction.dependencies) {
+        const uint32_t on = blocks_[static_cast<size_t>(d.tb)].first + static_cast<uint32_t>(d.step);
+        const uint32_t begin = loop_begin[on];
+        waits.push_back({static_cast<uint32_t>(d.tb), static_cast<uint32_t>(d.distance), begin,
+                         steps_[on].loop_end - begin, static_cast<uint32_t>(d.step) - begin + 1});
+      }
+      step.waits = waits;
+    }
+  }
 }
 
 Status Program::resolve_ports(const RankPlan& plan, PortSource& ports) {
@@ -96,7 +139,6 @@ void Program::add_step(const Instruction& instruction) {
     }
     step.fold = operands;
   }
-  if (!instruction.dependencies.empty()) step.dependencies = dependencies_.emplace_back(instruction.dependencies);
   steps_.push_back(step);
 }
 

@@ -30,6 +30,16 @@ struct Location {
   int32_t piece = 0;  // Scratch: the index
 };
 
+// A Dependency, ready to be compared to how many instructions TB `tb` has finished: over n micro-batches, its loop
+// begins after before * n of them, each round of the loop is `width` long, and the instruction is number `place` of it.
+struct Wait {
+  uint32_t tb;
+  uint32_t distance;
+  uint32_t before;
+  uint32_t width;
+  uint32_t place;  // counts from 1
+};
+
 struct Step {
   Opcode opcode = Opcode::Nop;
   bool recv_is_left = false;
@@ -38,23 +48,30 @@ struct Step {
   Location src;
   Location dst;
   int32_t copies = -1;              // Send: index of the group of sends that carry the same data, if there are several
+  uint32_t loop_end = 0;            // where, in its block, the loop over micro-batches that it is part of ends
   std::span<RecvPort* const> fold;  // null: the local operand
-  std::span<const Dependency> dependencies;
+  std::span<const Wait> waits;
 };
 
 class Program {
  public:
-  // `plan` needs the section of `rank` only.
-  static Result<std::unique_ptr<Program>> build(const Plan& plan, int rank, PortSource& ports);
+  // `plan` needs the section of `rank` only. `share_slots`: one copy may serve the receivers of several sends. Then a
+  // slot is free again only when all of them have released it, which the compiler's plans allow for; the verifier
+  // knows nothing of it, so plans from outside go without.
+  static Result<std::unique_ptr<Program>> build(const Plan& plan, int rank, PortSource& ports, bool share_slots = true);
 
+  // A thread block: `count` steps, cut into loops over the micro-batches; one for LoopOrder::MicroBatches.
   struct Block {
     uint32_t first;
     uint32_t count;
+    uint32_t loop_end;  // of its first loop
   };
   std::span<const Block> blocks() const { return blocks_; }
   const Step& step(uint32_t index) const { return steps_[index]; }
   int chunks_per_block() const { return chunks_per_block_; }
   int scratch_chunks() const { return scratch_chunks_; }
+  // Whether a Scratch index holds a whole chunk, and not only one micro-batch of it.
+  bool scratch_holds_chunks() const { return scratch_holds_chunks_; }
   int copy_groups() const { return copy_groups_; }
   bool rendezvous_safe() const { return rendezvous_safe_; }
   // Only plain sends, receives and copies between Input and Output: every message may be one reference of any length.
@@ -66,7 +83,9 @@ class Program {
 
  private:
   Status resolve_ports(const RankPlan& plan, PortSource& ports);
+  void add_block(const Plan& plan, const RankPlan& own, size_t tb);
   void add_step(const Instruction& instruction);
+  void resolve_waits(const RankPlan& own);
   void group_copies();
 
   std::vector<Block> blocks_;
@@ -76,11 +95,12 @@ class Program {
   std::vector<SendPort*> send_by_connection_;
   std::vector<RecvPort*> recv_by_connection_;
   std::vector<std::vector<RecvPort*>> folds_;
-  std::vector<std::vector<Dependency>> dependencies_;
+  std::vector<std::vector<Wait>> waits_;
   int chunks_per_block_ = 1;
   int scratch_chunks_ = 0;
   int copy_groups_ = 0;
   bool rendezvous_safe_ = false;
+  bool scratch_holds_chunks_ = false;
   bool reduces_ = false;
   bool only_copies_ = true;
 };

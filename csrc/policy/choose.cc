@@ -142,6 +142,13 @@ Work hierarchical_work(const RequestShape& request, const Shape& s, double halve
   return w;
 }
 
+// As hierarchical, but round a ring instead of straight across: never rated below it.
+Work hm_work(const RequestShape& request, const Shape& s, double halves) {
+  Work w = hierarchical_work(request, s, halves);
+  w.net_steps = halves * (s.hosts - 1);
+  return w;
+}
+
 Work one_shot_work(const Shape& s) {
   Work w;
   (s.many_hosts ? w.net_steps : w.shm_steps) = 1;
@@ -160,6 +167,7 @@ Work work_of(std::string_view name, const RequestShape& request) {
   if (name == "doubling" || name == "halving") return doubling_work(request, s);
   if (name == "halving_doubling") return halving_doubling_work(s);
   if (name == "hierarchical") return hierarchical_work(request, s, halves);
+  if (name == "hm") return hm_work(request, s, halves);
   if (name == "pairwise" && !s.many_hosts) {
     Work w = direct_work(request, s, halves);
     w.shm_steps += 1;  // rounds gain nothing where there is no link to share
@@ -187,10 +195,12 @@ std::string in_microseconds(double score) {
 // Longest Fold that executors take (executor/execution.cc).
 constexpr int kMostFolded = 64;
 
+// hm folds no more than the ranks of a host, but is held to the same: above it, nobody has compared it with ring.
 bool folds_all(const std::string& algorithm, Collective collective) {
   const bool reduces = collective == Collective::AllReduce || collective == Collective::ReduceScatter ||
                        collective == Collective::Reduce;
-  return reduces && (algorithm == "one_shot" || algorithm == "direct" || algorithm == "hierarchical");
+  return reduces &&
+         (algorithm == "one_shot" || algorithm == "direct" || algorithm == "hierarchical" || algorithm == "hm");
 }
 
 std::vector<Candidate> rate(const RequestShape& request, const Forced& forced, const CostConstants& costs) {

@@ -35,6 +35,7 @@ struct CollectiveCall {
   DataType type = DataType::Float32;
   int op = 0;  // RedOp, or a handle from create_premulsum()
   int root = 0;
+  int plan = 0;  // LoadedPlan::id; 0: the policy picks
 };
 
 // All-to-all with uneven splits: counts and offsets in elements, one per rank. Arrays are read during the call.
@@ -57,6 +58,24 @@ class Work {
   virtual Status wait(double seconds) = 0;
   // InProgress until done, then the outcome.
   virtual Status status() const = 0;
+};
+
+// A plan that load_plan() took in.
+struct LoadedPlan {
+  int id = 0;  // what CollectiveCall::plan takes; the same on all ranks
+  std::string name;
+  Collective collective = Collective::AllReduce;
+  int root = 0;
+  int chunks_per_block = 1;
+  // What the plan is right for: few are not right both in place and out of place.
+  bool in_place = false;
+  bool out_of_place = false;
+  // False: counts that do not divide into chunks_per_block run on copies of the buffers.
+  bool any_count = false;
+  // False: no reduction that scales inputs (PreMulSum, floating Avg), since the plan may read an input it has written.
+  bool scales = false;
+  int thread_blocks = 0;  // of this rank
+  int connections = 0;    // of this rank, both directions
 };
 
 // How a request would run, for `theseus explain`.
@@ -119,6 +138,11 @@ class Communicator {
   std::shared_ptr<Work> send_async(const void* data, size_t count, DataType type, int peer);
   std::shared_ptr<Work> recv_async(void* data, size_t count, DataType type, int peer);
   std::shared_ptr<Work> barrier_async();
+
+  // Collective over this communicator: every rank gives the same plan file (schedule/plan.h). The lowest rank of each
+  // host proves it whole; all ranks take it, or all refuse it for the same reason: InvalidArgument where the files
+  // differ, or the plan is broken, for another number of ranks, or not right. Plans stay until the communicator ends.
+  Result<LoadedPlan> load_plan(const std::string& file);
 
   // scalar: one element of `type`, this rank's factor. The handle is valid for this communicator and type.
   Result<int> create_premulsum(DataType type, const void* scalar);

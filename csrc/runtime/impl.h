@@ -32,6 +32,7 @@ struct Request {
   size_t input_bytes = 0;  // of this rank's buffers
   size_t output_bytes = 0;
   bool try_shared = false;  // see SharedExecution
+  size_t padded_count = 0;  // not 0: see Staging
 };
 
 struct Communicator::Impl {
@@ -99,6 +100,10 @@ struct Communicator::Impl {
   Status execute(Request& request);
   void complete(Request& request);
   Status run_barrier();
+
+  // --- plans from outside (load_plan.cc); the caller holds `running`
+  Result<LoadedPlan> load_plan(const std::string& file);
+  Status take_part(const std::string& file, LoadedPlan& description, PreparedPlan& prepared);
 
   // --- point-to-point (p2p.cc)
   struct PointToPoint {

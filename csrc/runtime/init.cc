@@ -136,8 +136,8 @@ Status Communicator::Impl::meet(const UniqueId& unique_id, const Deadline& deadl
   THESEUS_TRY(BufferOwners::instance().serve());
   Result<Peer> own = describe_self();
   if (!own.ok()) return own.status();
-  Result<RendezvousResult> met =
-      rendezvous(unique_id, rank, ranks, encode(*own), deadline, "THESEUS_ALGO=" + settings::algo());
+  const std::string must_agree = "THESEUS_ALGO=" + settings::algo() + ";THESEUS_SCHEDULING=" + settings::scheduling();
+  Result<RendezvousResult> met = rendezvous(unique_id, rank, ranks, encode(*own), deadline, must_agree);
   if (!met.ok()) return met.status();
   id = met->communicator;
   for (const std::string& blob : met->blobs) {
@@ -167,7 +167,10 @@ Status Communicator::Impl::meet(const UniqueId& unique_id, const Deadline& deadl
 Status Communicator::Impl::become_ready() {
   Result<Forced> forced = parse_algo(settings::algo());
   if (!forced.ok()) THESEUS_WARN("%s; the policy picks instead", forced.status().message().c_str());
-  plans = std::make_unique<PlanCache>(self->rank(), topology, links.get(), forced.ok() ? *forced : Forced{});
+  Result<Scheduling> scheduling = parse_scheduling(settings::scheduling());
+  if (!scheduling.ok()) THESEUS_WARN("%s; it is per-connection instead", scheduling.status().message().c_str());
+  plans = std::make_unique<PlanCache>(self->rank(), topology, links.get(), forced.ok() ? *forced : Forced{},
+                                      scheduling.ok() ? *scheduling : Scheduling::PerConnection);
   if (links != nullptr && links->segment() != nullptr && links->local_ranks() == self->ranks()) {
     std::vector<bool> same_process;
     for (const Peer& peer : peers) same_process.push_back(peer.process == peers[self->rank()].process);

@@ -190,8 +190,9 @@ Result<SendPort*> Links::send_port(int peer, int rail, int channel) {
     tcp_in_use_ = true;
     return tcp_->send_port(peer, rail, channel);
   }
-  auto& port = shm_[peer].send[channel];
+  auto& port = channel < kShmChannels ? shm_[peer].send[channel] : shm_[peer].more_sends[channel];
   if (port == nullptr) {
+    THESEUS_TRY(segment_->open_channel(channel));
     port =
         std::make_unique<ShmSendPort>(*segment_, channel, local_index_[rank_], local_index_[peer], references_to(peer));
   }
@@ -203,8 +204,9 @@ Result<RecvPort*> Links::recv_port(int peer, int rail, int channel) {
     tcp_in_use_ = true;
     return tcp_->recv_port(peer, rail, channel);
   }
-  auto& port = shm_[peer].recv[channel];
+  auto& port = channel < kShmChannels ? shm_[peer].recv[channel] : shm_[peer].more_recvs[channel];
   if (port == nullptr) {
+    THESEUS_TRY(segment_->open_channel(channel));
     port = std::make_unique<ShmRecvPort>(*segment_, channel, local_index_[peer], local_index_[rank_]);
   }
   return port.get();

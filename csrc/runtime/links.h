@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -83,6 +84,8 @@ class Links final : public PortSource {
   struct Pair {
     std::unique_ptr<ShmSendPort> send[kShmChannels];
     std::unique_ptr<ShmRecvPort> recv[kShmChannels];
+    std::map<int, std::unique_ptr<ShmSendPort>> more_sends;  // channels from kShmChannels on
+    std::map<int, std::unique_ptr<ShmRecvPort>> more_recvs;
   };
 
   int rank_;

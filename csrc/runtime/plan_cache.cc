@@ -3,9 +3,10 @@
 #include <algorithm>
 
 #include "base/log.h"
-#include "compiler/lower.h"
+#include "compiler/compile.h"
 #include "compiler/registry.h"
 #include "executor/shared_execution.h"
+#include "schedule/places.h"
 
 namespace theseus {
 namespace {
@@ -26,8 +27,20 @@ uint64_t space_bytes(Collective collective, size_t count, DataType type, int ran
 
 }  // namespace
 
-PlanCache::PlanCache(int rank, const Topology& topology, Links* links, const Forced& forced)
-    : rank_(rank), topology_(topology), summary_(summary_of(topology)), links_(links), forced_(forced) {}
+Result<Scheduling> parse_scheduling(const std::string& text) {
+  if (text == "per-connection") return Scheduling::PerConnection;
+  // The paper's own rules walk a ring, or the folds of direct, one chunk at a time (compiler/hpds.h).
+  if (text == "hpds") return Scheduling::HpdsImproved;
+  return Status::argument("THESEUS_SCHEDULING is '" + text + "'; it can be per-connection or hpds");
+}
+
+PlanCache::PlanCache(int rank, const Topology& topology, Links* links, const Forced& forced, Scheduling scheduling)
+    : rank_(rank),
+      topology_(topology),
+      summary_(summary_of(topology)),
+      links_(links),
+      forced_(forced),
+      scheduling_(scheduling) {}
 
 Choice PlanCache::choose_for(Collective collective, size_t count, DataType type, int root) const {
   (void)root;
@@ -36,21 +49,11 @@ Choice PlanCache::choose_for(Collective collective, size_t count, DataType type,
 
 Result<const PlanCache::Selection*> PlanCache::select(const CollectiveCall& call, const ResolvedOp& op) {
   if (const Selection* known = recall(call); known != nullptr && op.remembered) return known;
-  const Choice choice = choose_for(call.collective, call.count, call.type, call.root);
-  Result<PreparedPlan*> plan = prepare(choice.algorithm, call.collective, call.root);
-  if (!plan.ok()) return plan.status();
-  THESEUS_INFO(kLogTuning, "%s of %zu %s: %s (%s)", name_of(call.collective), call.count, name_of(call.type),
-               choice.algorithm.c_str(), choice.reason.c_str());
   const size_t block = call.count * size_of(call.type);
   const BufferShape buffers = buffer_shape(call.collective, summary_.ranks, call.root, rank_);
   Selection selection;
-  selection.plan = *plan;
-  selection.piece_bytes = piece_bytes_for(*(*plan)->program, call.collective, block);
   selection.input_bytes = block * static_cast<size_t>(buffers.input_blocks);
   selection.output_bytes = block * static_cast<size_t>(buffers.output_blocks);
-  // Judged by what all ranks know alike: the root of a Broadcast has input, the others have not.
-  selection.try_shared = SharedExecution::worth_trying(
-      call.collective, space_bytes(call.collective, call.count, call.type, summary_.ranks), summary_.ranks);
   selection.op = op;
   RequestSignature& signature = selection.tag.signature;
   signature.count = call.count;
@@ -58,13 +61,90 @@ Result<const PlanCache::Selection*> PlanCache::select(const CollectiveCall& call
   signature.collective = call.collective;
   signature.type = call.type;
   signature.op = op.announced;
-  signature.plan = static_cast<uint16_t>((*plan)->digest);
   signature.rank = static_cast<int16_t>(rank_);
+  bool remembered = op.remembered;
+  if (call.plan != 0) {
+    Loaded* known = loaded(call.plan);
+    if (known == nullptr) return Status::internal("a plan that was checked is gone");
+    use_loaded(*known, call, selection);
+    // A remembered call is not asked again how its buffers lie.
+    remembered = remembered && known->description.in_place && known->description.out_of_place;
+  } else {
+    THESEUS_TRY(use_chosen(call, selection));
+  }
   selection.tag.base = base_hash(signature);
-  Line& line = op.remembered ? recent_[place_of(call)] : unremembered_;
-  line.key = key_of(call);
+  Line& line = remembered ? recent_[place_of(call)] : unremembered_;
+  line.key = remembered ? key_of(call) : Key{};
   line.selection = selection;
   return &line.selection;
+}
+
+Status PlanCache::use_chosen(const CollectiveCall& call, Selection& selection) {
+  const Choice choice = choose_for(call.collective, call.count, call.type, call.root);
+  Result<PreparedPlan*> plan = prepare(choice.algorithm, call.collective, call.root);
+  if (!plan.ok()) return plan.status();
+  THESEUS_INFO(kLogTuning, "%s of %zu %s: %s (%s)", name_of(call.collective), call.count, name_of(call.type),
+               choice.algorithm.c_str(), choice.reason.c_str());
+  selection.plan = *plan;
+  selection.piece_bytes = piece_bytes_for(*(*plan)->program, call.collective, call.count * size_of(call.type));
+  // Judged by what all ranks know alike: the root of a Broadcast has input, the others have not.
+  selection.try_shared = SharedExecution::worth_trying(
+      call.collective, space_bytes(call.collective, call.count, call.type, summary_.ranks), summary_.ranks);
+  selection.tag.signature.plan = static_cast<uint16_t>((*plan)->digest) & (kLoadedPlan - 1);
+  return {};
+}
+
+void PlanCache::use_loaded(Loaded& loaded, const CollectiveCall& call, Selection& selection) const {
+  selection.plan = &loaded.prepared;
+  selection.piece_bytes = links_ == nullptr ? kPieceAlone : links_->slot_bytes();
+  const auto chunks = static_cast<size_t>(loaded.description.chunks_per_block);
+  if (!loaded.description.any_count && call.count % chunks != 0) {
+    selection.padded_count = (call.count / chunks + 1) * chunks;
+  }
+  selection.tag.signature.plan = static_cast<uint16_t>(kLoadedPlan + loaded.description.id);
+}
+
+PlanCache::Loaded* PlanCache::loaded(int id) const {
+  const std::lock_guard lock(loaded_mutex_);
+  return id >= 1 && static_cast<size_t>(id) <= loaded_.size() ? loaded_[static_cast<size_t>(id) - 1].get() : nullptr;
+}
+
+Result<LoadedPlan> PlanCache::add_loaded(LoadedPlan description, PreparedPlan prepared) {
+  const std::lock_guard lock(loaded_mutex_);
+  if (loaded_.size() + 1 >= kLoadedPlan) {
+    return Status::usage("load_plan: a communicator holds at most " + std::to_string(kLoadedPlan - 1) + " plans");
+  }
+  description.id = static_cast<int>(loaded_.size()) + 1;
+  if (!description.any_count) {
+    prepared.staging =
+        std::make_unique<Staging>(buffer_shape(description.collective, summary_.ranks, description.root, rank_), rank_,
+                                  !description.out_of_place);
+  }
+  loaded_.push_back(std::make_unique<Loaded>(Loaded{description, std::move(prepared)}));
+  return description;
+}
+
+Status PlanCache::check_loaded(const CollectiveCall& call, std::optional<bool> in_place, bool scaled) const {
+  const Loaded* known = loaded(call.plan);
+  if (known == nullptr) {
+    return Status::argument("plan " + std::to_string(call.plan) + " is none that this communicator has loaded");
+  }
+  const LoadedPlan& plan = known->description;
+  const std::string who = "plan '" + plan.name + "' ";
+  if (plan.collective != call.collective) {
+    return Status::argument(who + "does " + name_of(plan.collective) + ", not " + name_of(call.collective));
+  }
+  if (is_rooted(call.collective) && plan.root != call.root) {
+    return Status::argument(who + "has root " + std::to_string(plan.root) + ", not " + std::to_string(call.root));
+  }
+  if (in_place.has_value() && !(*in_place ? plan.in_place : plan.out_of_place)) {
+    return Status::argument(who + (*in_place ? "is wrong in place: use separate buffers"
+                                             : "is right in place only: give the same buffer for both"));
+  }
+  if (scaled && !plan.scales) {
+    return Status::argument(who + "is not right for reductions that scale the input (avg of floats, premulsum)");
+  }
+  return {};
 }
 
 Result<PreparedPlan*> PlanCache::prepare(const std::string& algorithm, Collective collective, int root) {
@@ -72,22 +152,30 @@ Result<PreparedPlan*> PlanCache::prepare(const std::string& algorithm, Collectiv
   if (const auto found = plans_.find(key); found != plans_.end()) return &found->second;
   Result<Algorithm> built = build(algorithm, collective, topology_, root);
   if (!built.ok()) return built.status();
-  Result<Plan> plan = lower(*built, topology_, rank_);
+  CompileOptions options;
+  options.scheduling = scheduling_;
+  options.fuse = summary_.ranks_per_host == 1;  // else messages inside hosts could no longer pass by reference
+  Result<Plan> plan = compile(*built, topology_, options, rank_);
   if (!plan.ok()) return plan.status();
   PreparedPlan prepared;
-  prepared.algorithm = plan->name;
   // Ranks hold different parts, so what they compare names the plan; the builders make the same of it everywhere.
   for (const char c : plan->name) prepared.digest = prepared.digest * 31 + static_cast<uint8_t>(c);
+  THESEUS_TRY(resolve(*plan, /*share_slots=*/true, prepared));
+  return &plans_.emplace(key, std::move(prepared)).first->second;
+}
+
+Status PlanCache::resolve(const Plan& plan, bool share_slots, PreparedPlan& prepared) {
   class NoPorts final : public PortSource {
     Result<SendPort*> send_port(int, int, int) override { return Status::internal("one rank has no peers"); }
     Result<RecvPort*> recv_port(int, int, int) override { return Status::internal("one rank has no peers"); }
   } none;
-  Result<std::unique_ptr<Program>> program =
-      Program::build(*plan, rank_, links_ != nullptr ? static_cast<PortSource&>(*links_) : none);
+  PortSource& ports = links_ != nullptr ? static_cast<PortSource&>(*links_) : none;
+  Result<std::unique_ptr<Program>> program = Program::build(plan, rank_, ports, share_slots);
   if (!program.ok()) return program.status();
+  prepared.algorithm = plan.name;
   prepared.program = std::move(*program);
   prepared.execution = std::make_unique<Execution>(*prepared.program);
-  return &plans_.emplace(key, std::move(prepared)).first->second;
+  return {};
 }
 
 // What a slot holds; or a whole chunk, where no message of the request goes through a slot, because every rank reads

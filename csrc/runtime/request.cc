@@ -79,6 +79,15 @@ bool well_placed(const CollectiveCall& call, const PlanCache::Selection& known, 
   return !overlap(send, known.input_bytes, recv, known.output_bytes);
 }
 
+// Whether both buffers are one; nothing where this rank has but one. The call passed check_overlap.
+std::optional<bool> lies_in_place(const CollectiveCall& call, const BufferShape& shape) {
+  const size_t block = call.count * size_of(call.type);
+  const size_t input = block * static_cast<size_t>(shape.input_blocks);
+  const size_t output = block * static_cast<size_t>(shape.output_blocks);
+  if (input == 0 || output == 0) return std::nullopt;
+  return overlap(call.send, input, call.recv, output);
+}
+
 Status check_call(const CollectiveCall& call, int rank, int ranks, const BufferShape& shape) {
   if (static_cast<int>(call.type) >= kDataTypes) {
     return Status::argument("datatype " + std::to_string(static_cast<int>(call.type)) + " does not exist (0 to 11 do)");
@@ -136,9 +145,14 @@ Result<ResolvedOp> Communicator::Impl::resolve(int op, DataType type) {
 Result<ResolvedOp> Communicator::Impl::check(const CollectiveCall& call) {
   const int rank = self->rank();
   const int ranks = self->ranks();
-  THESEUS_TRY(check_call(call, rank, ranks, buffer_shape(call.collective, ranks, call.root, rank)));
-  if (!reduces(call.collective)) return ResolvedOp{};
-  return resolve(call.op, call.type);
+  const BufferShape shape = buffer_shape(call.collective, ranks, call.root, rank);
+  THESEUS_TRY(check_call(call, rank, ranks, shape));
+  Result<ResolvedOp> op = reduces(call.collective) ? resolve(call.op, call.type) : ResolvedOp{};
+  if (call.plan != 0 && op.ok()) {
+    if (plans == nullptr) return Status::usage("this communicator is still joining, and has loaded no plan");
+    THESEUS_TRY(plans->check_loaded(call, lies_in_place(call, shape), op->scaled));
+  }
+  return op;
 }
 
 // The caller holds `running`. Gives the request its id: from here on it counts, whatever becomes of it.
@@ -176,6 +190,7 @@ Request Communicator::Impl::bind(const CollectiveCall& call, const PlanCache::Se
       .input_bytes = selection.input_bytes,
       .output_bytes = selection.output_bytes,
       .try_shared = selection.try_shared,
+      .padded_count = selection.padded_count,
   };
 }
 
@@ -215,6 +230,8 @@ Status Communicator::Impl::execute(Request& request) {
 
 void Communicator::Impl::complete(Request& request) {
   counters.count(request.binding.tag.signature.collective, std::max(request.input_bytes, request.output_bytes));
+  if (request.padded_count != 0) [[unlikely]]
+    request.plan->staging->leave();
   if (!request.op.divide || request.output_bytes == 0) return;
   const DataType type = request.binding.type;
   divide_in_place(type, request.binding.output, request.output_bytes / size_of(type), self->ranks());

@@ -16,6 +16,8 @@ class RequestRun {
     if (sharing_) {
       impl.shared->start({request.binding, request.binding.tag.signature.collective, request.binding.tag.signature.root,
                           request.input_bytes, request.output_bytes});
+    } else if (request.padded_count != 0) [[unlikely]] {
+      request.plan->execution->start(request.plan->staging->enter(request.binding, request.padded_count));
     } else {
       request.plan->execution->start(request.binding);
     }

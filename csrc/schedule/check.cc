@@ -46,6 +46,7 @@ class PartChecker {
   }
 
   Status run() {
+    tb_ = part_.thread_blocks.size();
     THESEUS_TRY(connections());
     for (tb_ = 0; tb_ < part_.thread_blocks.size(); ++tb_) {
       const auto& instructions = part_.thread_blocks[tb_].instructions;
@@ -58,6 +59,12 @@ class PartChecker {
       }
     }
     return {};
+  }
+
+  // What run() refused, if it was one instruction.
+  Spot refused() const {
+    if (tb_ >= part_.thread_blocks.size()) return {};
+    return {static_cast<int>(tb_), static_cast<int>(step_)};
   }
 
  private:
@@ -189,6 +196,11 @@ Status check_head(const Plan& plan) {
   return {};
 }
 
-Status check_part(const Plan& plan, const RankPlan& part) { return PartChecker(plan, part).run(); }
+Status check_part(const Plan& plan, const RankPlan& part, Spot* spot) {
+  PartChecker checker(plan, part);
+  Status status = checker.run();
+  if (spot != nullptr) *spot = checker.refused();
+  return status;
+}
 
 }  // namespace theseus

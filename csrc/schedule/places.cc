@@ -86,6 +86,17 @@ int ChunkSpace::owner(int chunk) const {
   return collective == Collective::AllToAll ? block / ranks : block;
 }
 
+int ChunkSpace::target(int chunk) const {
+  switch (collective) {
+    case Collective::Reduce:
+    case Collective::Gather: return root;
+    case Collective::ReduceScatter:
+    case Collective::Scatter: return chunk / chunks_per_block;
+    case Collective::AllToAll: return chunk / chunks_per_block % ranks;
+    default: return -1;
+  }
+}
+
 bool ChunkSpace::contributes(int rank, int chunk) const {
   const int only = owner(chunk);
   return only < 0 || only == rank;
@@ -106,6 +117,11 @@ Result<ChunkSpace> space_of(const Algorithm& algorithm) {
   if (is_rooted(algorithm.collective) && (algorithm.root < 0 || algorithm.root >= algorithm.ranks)) {
     return Status::argument(who + "root " + std::to_string(algorithm.root) + " is not among its " +
                             std::to_string(algorithm.ranks) + " ranks");
+  }
+  constexpr int kMaxChunks = 1 << 26;  // whoever compiles needs some bytes for each
+  if (algorithm.chunks > kMaxChunks) {
+    return Status::argument(who + std::to_string(algorithm.chunks) + " chunks; at most " + std::to_string(kMaxChunks) +
+                            " are possible");
   }
   const ChunkSpace unit{algorithm.collective, algorithm.ranks, algorithm.root, 1};
   const int blocks = unit.chunks();

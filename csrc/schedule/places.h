@@ -23,13 +23,15 @@ struct ChunkSpace {
   int chunk_at(int rank, Place place) const;
   // The one rank that `chunk` comes from; -1 where all contribute (reducing collectives).
   int owner(int chunk) const;
+  // The one rank whose output `chunk` is part of; -1 where all ranks' is.
+  int target(int chunk) const;
   // True where the finished chunk holds `rank`'s contribution.
   bool contributes(int rank, int chunk) const;
 };
 
 ChunkSpace space_of(const Plan& plan);
 // Fails with InvalidArgument where the collective has no plans (AllToAllV, SendRecv, Barrier), the root is no rank, or
-// `chunks` cannot be cut as the collective demands.
+// `chunks` cannot be cut as the collective demands, or are more than 2^26.
 Result<ChunkSpace> space_of(const Algorithm& algorithm);
 
 bool has_plans(Collective collective);

@@ -14,6 +14,9 @@
 
 namespace theseus {
 
+// In RequestSignature::plan: a plan that was loaded, and is known by its number.
+inline constexpr uint16_t kLoadedPlan = 0x8000;
+
 // What a request is, as far as both ends of a connection must agree. Sent along so that a mismatch can be named.
 struct RequestSignature {
   uint64_t count = 0;
@@ -23,7 +26,7 @@ struct RequestSignature {
   DataType type = DataType::Int8;
   RedOp op = RedOp::Sum;
   uint8_t reserved = 0;
-  uint16_t plan = 0;  // low bits of the plan's digest
+  uint16_t plan = 0;  // kLoadedPlan + its number, or low bits of the digest of a plan that the policy chose
   int16_t rank = -1;  // who announces this; for messages, not compared
 
   bool operator==(const RequestSignature&) const = default;

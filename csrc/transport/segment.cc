@@ -40,21 +40,27 @@ size_t connection_bytes(const SegmentGeometry& g) {
 }
 size_t total_bytes(const SegmentGeometry& g) { return data_offset(g) + connections(g) * connection_bytes(g); }
 
+// One of the further channels: controls, then data.
+size_t pairs(const SegmentGeometry& g) { return size_t{g.ranks} * g.ranks; }
+size_t more_data_offset(const SegmentGeometry& g) { return round_up(pairs(g) * sizeof(ConnectionControl), kPage); }
+size_t more_bytes(const SegmentGeometry& g) { return more_data_offset(g) + pairs(g) * connection_bytes(g); }
+
 }  // namespace
 
-// The mappings of this process, by file. A forked child inherits the table, but not the memory (MADV_DONTFORK), so that
-// the process is part of the key.
+// The mappings of this process, by file and place in it. A forked child inherits the table, but not the memory
+// (MADV_DONTFORK), so that the process is part of the key.
 class Segment::Mapping {
  public:
-  static Result<std::shared_ptr<Mapping>> of(int fd, size_t bytes) {
+  static Result<std::shared_ptr<Mapping>> of(int fd, size_t offset, size_t bytes) {
     struct stat info{};
     if (fstat(fd, &info) != 0) return Status::from_errno("cannot look at the shared segment", errno);
-    const Key key{getpid(), info.st_dev, info.st_ino};
+    const Key key{getpid(), info.st_dev, info.st_ino, offset};
     Table& table = Mapping::table();
     const std::lock_guard lock(table.mutex);
     std::weak_ptr<Mapping>& entry = table.mappings[key];
     if (std::shared_ptr<Mapping> known = entry.lock(); known != nullptr) return known;
-    void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+    void* base =
+        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, static_cast<off_t>(offset));
     if (base == MAP_FAILED) {
       return Status::from_errno("cannot map the " + std::to_string(bytes >> 20) +
                                     " MiB of address space that the local ranks share (see ulimit -v, or set "
@@ -79,7 +85,7 @@ class Segment::Mapping {
   void* base() const { return base_; }
 
  private:
-  using Key = std::tuple<pid_t, dev_t, ino_t>;
+  using Key = std::tuple<pid_t, dev_t, ino_t, size_t>;
   struct Table {
     std::mutex mutex;
     std::map<Key, std::weak_ptr<Mapping>> mappings;
@@ -121,7 +127,7 @@ Result<std::unique_ptr<Segment>> Segment::create(const SegmentGeometry& geometry
     close(fd);
     return Status::from_errno("no memory for the shared segment", error);
   }
-  Result<std::shared_ptr<Mapping>> mapping = Mapping::of(fd, bytes);
+  Result<std::shared_ptr<Mapping>> mapping = Mapping::of(fd, 0, bytes);
   if (!mapping.ok()) {
     close(fd);
     return mapping.status();
@@ -141,7 +147,7 @@ Result<std::unique_ptr<Segment>> Segment::attach(int fd, const SegmentGeometry& 
     close(fd);
     return Status::internal("the shared segment that a local rank passed has another size than agreed");
   }
-  Result<std::shared_ptr<Mapping>> mapping = Mapping::of(fd, bytes);
+  Result<std::shared_ptr<Mapping>> mapping = Mapping::of(fd, 0, bytes);
   if (!mapping.ok()) {
     close(fd);
     return mapping.status();
@@ -157,14 +163,45 @@ Result<std::unique_ptr<Segment>> Segment::attach(int fd, const SegmentGeometry& 
 
 RankPage& Segment::rank_page(int local_rank) const { return reinterpret_cast<RankPage*>(base_ + kPage)[local_rank]; }
 
+Status Segment::open_channel(int channel) {
+  if (channel < 0 || channel >= kMostShmChannels) {
+    return Status::usage("channel " + std::to_string(channel) + " between two ranks of a host: there can be " +
+                         std::to_string(kMostShmChannels));
+  }
+  if (channel < kShmChannels) return {};
+  const auto index = static_cast<size_t>(channel - kShmChannels);
+  if (more_.size() <= index) more_.resize(index + 1);
+  if (more_[index] != nullptr) return {};
+  // Allocating the page behind it makes the file long enough, and never shorter, whoever comes first.
+  const size_t bytes = more_bytes(geometry_);
+  const size_t offset = total_ + index * (bytes + kPage);
+  if (const int error = posix_fallocate(fd_, static_cast<off_t>(offset + bytes), kPage); error != 0) {
+    return Status::from_errno("no room for another channel in the shared segment (see ulimit -f)", error);
+  }
+  Result<std::shared_ptr<Mapping>> mapping = Mapping::of(fd_, offset, bytes);
+  if (!mapping.ok()) return mapping.status();
+  more_[index] = std::move(*mapping);
+  return {};
+}
+
 ConnectionControl& Segment::control(int channel, int src, int dst) const {
-  const size_t index = (size_t(channel) * geometry_.ranks + src) * geometry_.ranks + dst;
+  const size_t pair = size_t(src) * geometry_.ranks + dst;
+  if (channel >= kShmChannels) {
+    return static_cast<ConnectionControl*>(more_[size_t(channel - kShmChannels)]->base())[pair];
+  }
+  const size_t index = channel * pairs(geometry_) + pair;
   return reinterpret_cast<ConnectionControl*>(base_ + controls_offset(geometry_))[index];
 }
 
 uint8_t* Segment::slot(int channel, int src, int dst, int index) const {
-  const size_t connection = (size_t(channel) * geometry_.ranks + src) * geometry_.ranks + dst;
-  return base_ + data_offset(geometry_) + connection * connection_bytes(geometry_) + index * slot_stride(geometry_);
+  const size_t pair = size_t(src) * geometry_.ranks + dst;
+  const size_t within = index * slot_stride(geometry_);
+  if (channel >= kShmChannels) {
+    auto* base = static_cast<uint8_t*>(more_[size_t(channel - kShmChannels)]->base());
+    return base + more_data_offset(geometry_) + pair * connection_bytes(geometry_) + within;
+  }
+  const size_t connection = channel * pairs(geometry_) + pair;
+  return base_ + data_offset(geometry_) + connection * connection_bytes(geometry_) + within;
 }
 
 std::atomic<uint32_t>& Segment::failed() const { return reinterpret_cast<SegmentHead*>(base_)->failed; }

@@ -9,12 +9,14 @@
 //   rank pages    RankPage[local ranks]
 //   controls      ConnectionControl[channel][src][dst]
 //   data          of [channel][src][dst]: slots, each slot_stride long, then cells
+//   more channels each with its controls and data; see open_channel()
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "base/result.h"
 #include "transport/port.h"
@@ -28,7 +30,8 @@ inline constexpr int kMaxSlots = 8;
 inline constexpr uint32_t kLines = 64;
 inline constexpr uint32_t kCells = 32;
 inline constexpr size_t kCellBytes = 2048;
-inline constexpr int kShmChannels = 2;  // 0: collectives, 1: point-to-point
+inline constexpr int kShmChannels = 2;        // 0: collectives, 1: point-to-point; any more are opened when needed
+inline constexpr int kMostShmChannels = 130;  // each takes address space for all pairs of ranks
 inline constexpr size_t kInlineBytes = 48;
 
 struct SegmentGeometry {
@@ -103,6 +106,9 @@ class Segment {
   int fd() const { return fd_; }
   const SegmentGeometry& geometry() const { return geometry_; }
   RankPage& rank_page(int local_rank) const;
+  // Makes a channel from kShmChannels on ready for control() and slot(): several connections between one pair of ranks,
+  // for plans that want them. Any rank may be first. Error: what is missing.
+  Status open_channel(int channel);
   ConnectionControl& control(int channel, int src, int dst) const;
   uint8_t* slot(int channel, int src, int dst, int index) const;
   uint8_t* cell(int channel, int src, int dst, int index) const {
@@ -127,6 +133,7 @@ class Segment {
   uint8_t* base_;
   uint64_t total_;
   SegmentGeometry geometry_;
+  std::vector<std::shared_ptr<Mapping>> more_;  // by channel, from kShmChannels on; null: not open
 };
 
 }  // namespace theseus

@@ -311,6 +311,25 @@ def calls_of_seed(rank: int, ranks: int, seed: int, rounds: int) -> None:
     say("done")
 
 
+def plans_of_seed(rank: int, ranks: int, plans: list[list[str]], counts: list[int]) -> None:
+    """Load plans (collective, path) and run each on random data, with real processes' transports."""
+    from process.calls import check_outcomes, run_case
+    from process.reference import Case, draw_inputs, expected
+
+    communicator = join(rank, ranks)
+    for index, (collective, file) in enumerate(plans):
+        plan = communicator.load_plan(Path(file).read_bytes())
+        for count in counts:
+            for in_place in (False, True):
+                case = Case(collective, "int32", count, in_place=in_place, seed=index)
+                inputs = draw_inputs(case, ranks)
+                outcome = run_case(communicator, case, inputs[rank], plan.id)
+                problems = check_outcomes(case, [outcome], [expected(case, inputs, ranks)[rank]])
+                assert not problems, f"{plan}, {case}: {problems}"
+    communicator.destroy()
+    say("done")
+
+
 def main() -> None:
     """Run one body."""
     name, rank, ranks, arguments = sys.argv[1:]

@@ -39,8 +39,8 @@ class Outcome:
     faults: list[str] = field(default_factory=list)
 
 
-def run_case(communicator: Communicator, case: Case, own: Array) -> Outcome:
-    """Run `case` with `own` as this rank's input."""
+def run_case(communicator: Communicator, case: Case, own: Array, plan: int = 0) -> Outcome:
+    """Run `case` with `own` as this rank's input, on the loaded plan of that id if there is one."""
     rank, ranks, kind, count = communicator.rank, communicator.ranks, case.element, case.count
     inputs, outputs = blocks_in(case, ranks, rank), blocks_out(case, ranks, rank)
     send = Guarded(max(inputs, 1) * count, kind, case.send_shift)
@@ -65,7 +65,7 @@ def run_case(communicator: Communicator, case: Case, own: Array) -> Outcome:
         recv_address = 0  # NULL is legal where nothing is received
     if not inputs:
         send_address = 0
-    _submit(communicator, case, send_address, recv_address)
+    _submit(communicator, case, send_address, recv_address, plan)
     outcome = Outcome(result.array[result_slice].copy())
     if not (send.guards_are_whole() and recv.guards_are_whole()):
         outcome.faults.append("bytes beside a buffer were written")
@@ -87,14 +87,14 @@ def _fill(case: Case, send: Guarded, send_address: int, recv: Guarded, own: Arra
     recv.array[start : start + len(own)] = own
 
 
-def _submit(communicator: Communicator, case: Case, send: int, recv: int) -> None:
+def _submit(communicator: Communicator, case: Case, send: int, recv: int, plan: int) -> None:
     core, kind = communicator._core, case.element
     op = OPS.index(case.op)
     premulsum = case.op == "PreMulSum"
     if premulsum:
         op = core.create_premulsum(kind.number, encode(np.array([factor(communicator.rank)]), kind).tobytes())
     try:
-        core.run(COLLECTIVES.index(case.collective), send, recv, case.count, kind.number, op, case.root)
+        core.run_plan(plan, COLLECTIVES.index(case.collective), send, recv, case.count, kind.number, op, case.root)
     finally:
         if premulsum:
             core.destroy_op(op)

@@ -94,11 +94,11 @@ def test_architecture_describes_every_folder() -> None:
 
 
 def test_architecture_orders_the_layers_as_the_build_does() -> None:
-    """The table stands in the order of cmake/Layers.cmake, highest first."""
-    declared = re.search(r"set\(THESEUS_LAYERS\s+([\w\s]+)\)", (ROOT / "cmake" / "Layers.cmake").read_text())
-    assert declared is not None
+    """The table stands in the order of cmake/Layers.cmake, highest first, and then what stands beside the layers."""
+    text = (ROOT / "cmake" / "Layers.cmake").read_text()
+    declared = dict(re.findall(r"set\((THESEUS_\w*LAYERS)\s+([\w\s]+)\)", text))
     rows = re.findall(r"^\| `csrc/(\w+)/`", ARCHITECTURE.read_text(), re.MULTILINE)
-    order = ["bindings", *reversed(declared[1].split())]
+    order = ["bindings", *reversed(declared["THESEUS_LAYERS"].split()), *declared["THESEUS_SIDE_LAYERS"].split()]
     assert rows == [layer for layer in order if layer in rows]
 
 

@@ -39,11 +39,16 @@ CASES = [(page, command) for page in PAGES for command in commands(page)]
 
 @pytest.fixture
 def shell(tmp_path: Path) -> dict[str, str]:
-    """An environment in which `theseus`, `python` and `torchrun` are those of this interpreter."""
+    """An environment in which `theseus`, `resccl`, `python` and `torchrun` are those of this interpreter."""
     programs = tmp_path / "bin"
     programs.mkdir()
-    for name, module in (("python", ""), ("theseus", ""), ("torchrun", "torch.distributed.run")):
-        call = "-c 'from theseus_py.cli import main; main()'" if name == "theseus" else f"-m {module}" if module else ""
+    calls = {
+        "python": "",
+        "theseus": "-c 'from theseus_py.cli import main; main()'",
+        "resccl": "-c 'from resccl.cli import main; main()'",
+        "torchrun": "-m torch.distributed.run",
+    }
+    for name, call in calls.items():
         (programs / name).write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {call} "$@"\n')
         (programs / name).chmod(0o755)
     inherited = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "MAKEFLAGS")}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import typer
 
-from theseus_py.cli import demo, env, explain, info, perf, run
+from theseus_py.cli import demo, env, explain, info, perf, run, sched
 from theseus_py.cli.console import Failure, complain
 
 app = typer.Typer(
@@ -18,7 +18,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, perf, run, info, env, explain):
+for command in (demo, perf, run, sched, info, env, explain):
     command.register(app)
 
 
@@ -66,4 +66,5 @@ def _run(arguments: list[str]) -> int:
 
 def _command_of(arguments: Sequence[str]) -> str:
     names = {command.name for command in app.registered_commands}
+    names |= {group.typer_instance.info.name for group in app.registered_groups if group.typer_instance is not None}
     return f"{arguments[0]} " if arguments and arguments[0] in names else ""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from theseus_py.communicator import Communicator, group
+from theseus_py.communicator import Communicator, LoadedPlan, group
 from theseus_py.dtypes import Collective, RedOp, data_type
 from theseus_py.perf.sweep import Call
 
@@ -25,10 +25,14 @@ _TEXT_BYTES = 48
 
 
 class CommunicatorEndpoint:
-    """Runs a sweep's calls on a theseus_py.Communicator, by address: element types that NumPy lacks need no wrapper."""
+    """Runs a sweep's calls on a theseus_py.Communicator, by address: element types that NumPy lacks need no wrapper.
 
-    def __init__(self, communicator: Communicator) -> None:
+    With `plan`, the calls run on that; what the sweep itself needs does not.
+    """
+
+    def __init__(self, communicator: Communicator, plan: LoadedPlan | None = None) -> None:
         self._communicator = communicator
+        self._plan = 0 if plan is None else plan.id
         self.rank = communicator.rank
         self.ranks = communicator.ranks
 
@@ -41,7 +45,8 @@ class CommunicatorEndpoint:
         count = shape_count // self.ranks if call.kind.name == "alltoall" else shape_count
         operation = RedOp[call.operation.upper()] if call.kind.reduces else RedOp.SUM
         return functools.partial(
-            self._communicator._core.run,
+            self._communicator._core.run_plan,
+            self._plan,
             int(_COLLECTIVES[call.kind.name]),
             call.send.ctypes.data,
             call.receive.ctypes.data,

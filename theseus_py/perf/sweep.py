@@ -71,8 +71,8 @@ def _measure_row(options: SweepOptions, endpoint: Endpoint, problem: Problem) ->
         type=problem.element.name,
         operation=problem.operation,
         root=problem.root,
-        out_of_place=_measure(options, endpoint, problem, in_place=False),
-        in_place=_measure(options, endpoint, problem, in_place=True) if problem.kind.in_place else None,
+        out_of_place=measure(options, endpoint, problem, in_place=False),
+        in_place=measure(options, endpoint, problem, in_place=True) if problem.kind.in_place else None,
     )
 
 
@@ -86,7 +86,8 @@ def _buffers(problem: Problem, rank: int, in_place: bool) -> tuple[Array, Array]
     return whole[send_at : send_at + shape.send], whole[receive_at : receive_at + shape.receive]
 
 
-def _measure(options: SweepOptions, endpoint: Endpoint, problem: Problem, in_place: bool) -> Timing:
+def measure(options: SweepOptions, endpoint: Endpoint, problem: Problem, in_place: bool) -> Timing:
+    """Times and checks one form of one row; collective over the ranks. Of `options`, the iterations count."""
     send, receive = _buffers(problem, endpoint.rank, in_place)
     send[:] = problem.input(endpoint.rank)
     call = Call(problem.kind, send, receive, problem.element, problem.operation, max(problem.root, 0))

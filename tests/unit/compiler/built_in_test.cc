@@ -195,6 +195,27 @@ TEST(Hierarchical, EveryRailCarriesTheOptimumAndNoMoreInBothDirections) {
   }
 }
 
+// The connections of ResCCL's Figure: 2 for each local peer, 2 for the lane; and rails that carry the optimum, evenly.
+TEST(HierarchicalMesh, HasTheConnectionsOfThePaperAndEvenRails) {
+  for (const Cluster c : {Cluster{2, 4, 4}, Cluster{4, 8, 4}, Cluster{3, 2, 2}, Cluster{4, 1, 2}}) {
+    const Topology topology = uniform_hosts(c.hosts, c.ranks_per_host, c.rails);
+    for (const Collective collective : {Collective::AllReduce, Collective::AllGather, Collective::ReduceScatter}) {
+      const Algorithm algorithm = *build("hm", collective, topology);
+      const int64_t ways = collective == Collective::AllReduce ? 2 : 1;
+      for (const auto& rails : loads(algorithm, topology)) {
+        for (const int64_t load : rails) {
+          EXPECT_EQ(load * c.hosts * c.rails, ways * (c.hosts - 1) * algorithm.chunks) << algorithm.name;
+        }
+      }
+      const Plan plan = *lower(algorithm, topology);
+      const int lanes = std::max(1, c.rails / c.ranks_per_host);
+      for (const RankPlan& part : plan.rank_plans) {
+        EXPECT_EQ(part.connections.size(), static_cast<size_t>(2 * (c.ranks_per_host - 1) + 2 * lanes));
+      }
+    }
+  }
+}
+
 TEST(AllToAll, RailsBetweenHostsAreEquallyLoaded) {
   const Topology topology = uniform_hosts(3, 2, 4);
   for (const char* name : {"direct", "pairwise"}) {

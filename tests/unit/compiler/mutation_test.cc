@@ -4,7 +4,7 @@
 
 #include <random>
 
-#include "compiler/lower.h"
+#include "compiler/compile.h"
 #include "compiler/registry.h"
 #include "compiler/verify.h"
 #include "unit/compiler/simulator.h"
@@ -50,7 +50,7 @@ class Mutator {
     if (list.empty()) return false;
     const size_t at = below(list.size());
     Instruction& i = list[at];
-    switch (below(10)) {
+    switch (below(13)) {
       case 0: list.erase(list.begin() + static_cast<ptrdiff_t>(at)); return true;
       case 1: list.insert(list.begin() + static_cast<ptrdiff_t>(at), Instruction(i)); return true;
       case 2: {
@@ -71,6 +71,13 @@ class Mutator {
       case 7: i.opcode = static_cast<Opcode>(below(kOpcodes)); return true;
       case 8:
         (below(2) == 0 ? i.recv : i.send) = static_cast<int16_t>(below(part.connections.size() + 1)) - 1;
+        return true;
+      case 9:
+        plan.loop = plan.loop == LoopOrder::SubPipelines ? LoopOrder::MicroBatches : LoopOrder::SubPipelines;
+        return true;
+      case 10: plan.rendezvous_safe = !plan.rendezvous_safe; return true;
+      case 11:
+        for (size_t rest = at; rest < list.size(); ++rest) ++list[rest].sub_pipeline;
         return true;
       default: {
         const auto tb_index = static_cast<int16_t>(below(part.thread_blocks.size()));
@@ -94,35 +101,62 @@ class Mutator {
   std::mt19937_64 random_;
 };
 
+struct Tally {
+  int refused = 0;
+  int accepted = 0;
+};
+
+// What the verifier accepts runs right: with as many slots and more, any number of micro-batches, in place or not.
+void expect_runs(const Plan& plan, int slots, const std::string& what) {
+  for (uint64_t seed = 0; seed < 10; ++seed) {
+    RunOptions run;
+    run.count = static_cast<int64_t>(1 + seed % 3) * plan.chunks_per_block + 1;
+    run.slot = 1;
+    run.slots = slots + static_cast<int>(seed % 3) * 3;
+    run.in_place = seed % 2 == 1 && plan.collective != Collective::AllToAll;
+    run.seed = seed;
+    ASSERT_EQ(simulate(plan, run), "") << what << " seed " << seed;
+    if (!plan.rendezvous_safe) continue;
+    run.by_reference = true;
+    ASSERT_EQ(simulate(plan, run), "") << what << " seed " << seed << " by reference";
+    run.slots = 0;
+    ASSERT_EQ(simulate(plan, run), "") << what << " seed " << seed << " without slots";
+  }
+}
+
+void mutate_and_try(const Plan& good, const std::string& what, int rounds, Tally& tally) {
+  Mutator mutator(99);
+  for (int round = 0; round < rounds; ++round) {
+    Plan plan = good;
+    if (!mutator.mutate(plan)) continue;
+    VerifyOptions options;
+    options.slots = 1 + round % 3;
+    options.any_count = true;
+    if (const auto refusal = find_fault(plan, options)) {
+      ++tally.refused;
+      ASSERT_FALSE(refusal->text.empty());
+      ASSERT_GE(refusal->rank, 0) << refusal->text;
+      continue;
+    }
+    ++tally.accepted;
+    ASSERT_NO_FATAL_FAILURE(expect_runs(plan, options.slots, what + " round " + std::to_string(round)));
+  }
+}
+
 TEST(Mutations, WhatTheVerifierAcceptsNeverFails) {
-  int refused = 0, accepted = 0;
+  Tally tally;
   for (const Case& c : cases()) {
-    const Plan good = *lower(*build(c.name, c.collective, c.topology, 0), c.topology);
-    Mutator mutator(99);
-    for (int round = 0; round < 250; ++round) {
-      Plan plan = good;
-      if (!mutator.mutate(plan)) continue;
-      VerifyOptions options;
-      options.slots = 2;
-      if (!verify(plan, options).ok()) {
-        ++refused;
-        continue;
-      }
-      ++accepted;
-      for (uint64_t seed = 0; seed < 12; ++seed) {
-        RunOptions run{
-            2 * plan.chunks_per_block + 1, 1, 2, seed % 2 == 1 && c.collective != Collective::AllToAll, false, seed};
-        ASSERT_EQ(simulate(plan, run), "") << c.name << " round " << round << " seed " << seed;
-        run.slots = 8;
-        ASSERT_EQ(simulate(plan, run), "") << c.name << " round " << round << " seed " << seed;
-        if (!plan.rendezvous_safe) continue;
-        run.by_reference = true;
-        ASSERT_EQ(simulate(plan, run), "") << c.name << " round " << round << " seed " << seed << " by reference";
-      }
+    const Algorithm algorithm = *build(c.name, c.collective, c.topology, 0);
+    ASSERT_NO_FATAL_FAILURE(mutate_and_try(*lower(algorithm, c.topology), c.name, 150, tally));
+    for (const LoopOrder loop : {LoopOrder::MicroBatches, LoopOrder::SubPipelines}) {
+      CompileOptions options;
+      options.loop = loop;
+      const std::string what = std::string(c.name) + " loop " + std::to_string(static_cast<int>(loop));
+      ASSERT_NO_FATAL_FAILURE(mutate_and_try(*compile(algorithm, c.topology, options), what, 150, tally));
     }
   }
-  EXPECT_GT(refused, 1500);
-  EXPECT_GT(accepted, 20);  // else nothing was tried
+  EXPECT_GT(tally.refused, 2000);
+  EXPECT_GT(tally.accepted, 100);  // else nothing was tried
 }
 
 Plan good_plan(const char* name, Collective collective, const Topology& topology) {
@@ -178,10 +212,10 @@ TEST(Verifier, FollowsOrderThroughOtherRanks) {
   plan.ranks = 2;
   const auto out = [](int peer) { return Connection{peer, true, 0, 0}; };
   const auto in = [](int peer) { return Connection{peer, false, 0, 0}; };
-  Instruction send{Opcode::Send, false, -1, 0, {Buffer::Input, 0}, {}, {}, {}};
-  Instruction recv{Opcode::Recv, false, 1, -1, {}, {Buffer::Output, 0}, {}, {}};
-  Instruction reduce{Opcode::RecvReduceCopy, true, 1, -1, {Buffer::Input, 0}, {Buffer::Output, 0}, {}, {}};
-  Instruction answer{Opcode::Send, false, -1, 0, {Buffer::Output, 0}, {}, {}, {{0, 0, 0}}};
+  Instruction send{Opcode::Send, false, -1, 0, {Buffer::Input, 0}, {}, 0, {}, {}};
+  Instruction recv{Opcode::Recv, false, 1, -1, {}, {Buffer::Output, 0}, 0, {}, {}};
+  Instruction reduce{Opcode::RecvReduceCopy, true, 1, -1, {Buffer::Input, 0}, {Buffer::Output, 0}, 0, {}, {}};
+  Instruction answer{Opcode::Send, false, -1, 0, {Buffer::Output, 0}, {}, 0, {}, {{0, 0, 0}}};
   plan.rank_plans = {{0, {out(1), in(1)}, {{{send}}, {{recv}}}, 0}, {1, {out(0), in(0)}, {{{reduce}}, {{answer}}}, 0}};
   const Status status = verify(plan);
   EXPECT_TRUE(status.ok()) << status.message();
@@ -214,7 +248,7 @@ TEST(Verifier, RefusesWrongSums) {
   Plan twice = good_plan("one_shot", Collective::AllReduce, single_host(3));
   Instruction& fold = find(twice, 2, Opcode::Fold);
   twice.rank_plans[2].thread_blocks.back().instructions.push_back(
-      {Opcode::Reduce, false, -1, -1, {Buffer::Input, 0}, fold.dst, {}, {}});
+      {Opcode::Reduce, false, -1, -1, {Buffer::Input, 0}, fold.dst, 0, {}, {}});
   expect_refused(twice, "counts the contribution of rank 2 to chunk 0 twice");
 
   Plan lost = good_plan("one_shot", Collective::AllReduce, single_host(2));
@@ -235,7 +269,9 @@ TEST(Verifier, RefusesALabelThatDoesNotFit) {
   // An "all-reduce" that only swaps chunks.
   Algorithm swap{"swap", Collective::AllReduce, 2, 2, 0, {{0, 1, 0, 0}, {1, 0, 0, 1}}};
   const Plan plan = *lower(swap, single_host(2));
-  expect_refused(plan, "lacks the contribution of rank");
+  VerifyOptions options;
+  options.scaled_input = false;  // else its copies race, in place
+  expect_refused(plan, "lacks the contribution of rank", options);
 }
 
 TEST(Verifier, RefusesEndsThatDisagree) {

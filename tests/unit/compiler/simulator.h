@@ -1,11 +1,13 @@
 // A plain executor of plans on integers: the reference that lowering and verifier are held to. All ranks in one thread,
-// TBs run in a random order, connections hold a bounded number of messages.
+// TBs run in a random order, connections hold a bounded number of messages. (resccl/interpret.py sees more: it tracks
+// where data comes from, and finds races even where they do no harm. This one is fast.)
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <random>
 #include <string>
 #include <tuple>
@@ -19,9 +21,9 @@ namespace theseus::testing {
 struct RunOptions {
   int64_t count = 7;  // elements of a block
   int64_t slot = 2;   // elements of a micro-batch of a piece
-  int slots = 2;      // ignored by reference
+  int slots = 2;      // 0: every send is over, and its TB goes on, when its receiver is over
   bool in_place = false;
-  bool by_reference = false;  // a Send passes a pointer and is over when its receiver is
+  bool by_reference = false;  // a Send passes a pointer; its TB goes on, but it is over when its receiver has it
   uint64_t seed = 1;
 };
 
@@ -31,18 +33,16 @@ class Simulator {
 
   Simulator(const Plan& plan, const RunOptions& run)
       : plan_(plan), run_(run), random_(run.seed), space_(space_of(plan)) {
-    for (const RankPlan& part : plan.rank_plans) ranks_.push_back(make_rank(part));
     const int64_t longest = piece_length(0);
     micro_batches_ = std::max<int64_t>(1, (longest + run.slot - 1) / run.slot);
+    for (const RankPlan& part : plan.rank_plans) ranks_.push_back(make_rank(part));
   }
 
   // "" if every rank ended with the right data; else what went wrong.
   std::string run() {
     std::vector<std::pair<size_t, size_t>> blocks;
     for (size_t r = 0; r < ranks_.size(); ++r) {
-      for (size_t t = 0; t < ranks_[r].at.size(); ++t) {
-        if (!plan_.rank_plans[r].thread_blocks[t].instructions.empty()) blocks.emplace_back(r, t);
-      }
+      for (size_t t = 0; t < ranks_[r].blocks.size(); ++t) blocks.emplace_back(r, t);
     }
     while (!blocks.empty()) {
       std::shuffle(blocks.begin(), blocks.end(), random_);
@@ -64,18 +64,27 @@ class Simulator {
   struct Message {
     std::vector<Element> data;
     const Element* reference = nullptr;
+    bool over = false;  // received
   };
+  using MessagePointer = std::shared_ptr<Message>;
+  struct Turn {
+    int64_t micro_batch;
+    size_t step;
+  };
+  // A TB under way.
   struct Position {
-    int64_t micro_batch = 0;
-    size_t step = 0;
-    bool posted = false;  // by reference: waits for its receiver
-    uint64_t ticket = 0;
+    std::vector<Turn> turns;   // all that it runs, in the order of Plan::loop
+    std::vector<size_t> turn;  // the inverse, by step * micro-batches + micro-batch
+    size_t next = 0;
+    MessagePointer posted;              // without slots: what it waits for ...
+    std::vector<MessagePointer> taken;  // ... and what is over when that is
+    std::deque<std::pair<size_t, MessagePointer>> references;
   };
   struct Rank {
     std::vector<Element> input, output, original, scratch;
     Element* in = nullptr;
     Element* out = nullptr;
-    std::vector<Position> at;
+    std::vector<Position> blocks;
   };
   using Key = std::tuple<int, int, int, int>;
 
@@ -87,9 +96,36 @@ class Simulator {
     for (size_t i = 0; i < rank.input.size(); ++i) rank.input[i] = value(part.rank, static_cast<int64_t>(i));
     rank.original = rank.input;
     rank.output.assign(size(shape.output_blocks), 0xdead);
-    rank.scratch.assign(static_cast<size_t>(part.scratch_chunks * run_.slot), 0xbeef);
-    rank.at.resize(part.thread_blocks.size());
+    rank.scratch.assign(static_cast<size_t>(part.scratch_chunks * scratch_rounds() * run_.slot), 0xbeef);
+    for (const ThreadBlock& block : part.thread_blocks) rank.blocks.push_back(make_position(block));
     return rank;
+  }
+
+  // Under SubPipelines, Scratch holds whole chunks.
+  int64_t scratch_rounds() const { return plan_.loop == LoopOrder::SubPipelines ? micro_batches_ : 1; }
+
+  Position make_position(const ThreadBlock& block) const {
+    Position position;
+    const auto& list = block.instructions;
+    position.turn.resize(list.size() * static_cast<size_t>(micro_batches_));
+    for (size_t begin = 0; begin < list.size();) {
+      size_t end = list.size();
+      if (plan_.loop == LoopOrder::SubPipelines) {
+        end = begin + 1;
+        while (end < list.size() && list[end].sub_pipeline == list[begin].sub_pipeline) ++end;
+      }
+      for (int64_t m = 0; m < micro_batches_; ++m) {
+        for (size_t step = begin; step < end; ++step) {
+          position.turn[turn_index(step, m)] = position.turns.size();
+          position.turns.push_back({m, step});
+        }
+      }
+      begin = end;
+    }
+    return position;
+  }
+  size_t turn_index(size_t step, int64_t micro_batch) const {
+    return step * static_cast<size_t>(micro_batches_) + static_cast<size_t>(micro_batch);
   }
 
   // Pointers are taken lazily: ranks_ moves while it is filled.
@@ -128,13 +164,21 @@ class Simulator {
     return std::clamp<int64_t>(piece_length(piece) - micro_batch * run_.slot, 0, run_.slot);
   }
 
-  bool finished(size_t r, size_t t) const { return ranks_[r].at[t].micro_batch >= micro_batches_; }
+  bool finished(size_t r, size_t t) const {
+    const Position& at = ranks_[r].blocks[t];
+    return at.next == at.turns.size();
+  }
 
-  bool is_over(size_t r, const Dependency& d, int64_t micro_batch) const {
-    const Position& at = ranks_[r].at[static_cast<size_t>(d.tb)];
+  // Turns of a TB that are over, from its first; none beyond a reference that is still in use.
+  static size_t turns_over(Position& at) {
+    while (!at.references.empty() && at.references.front().second->over) at.references.pop_front();
+    return at.references.empty() ? at.next : at.references.front().first;
+  }
+
+  bool is_over(size_t r, const Dependency& d, int64_t micro_batch) {
+    Position& at = ranks_[r].blocks[static_cast<size_t>(d.tb)];
     const int64_t wanted = micro_batch - d.distance;
-    if (wanted < 0) return true;
-    return at.micro_batch > wanted || (at.micro_batch == wanted && at.step > static_cast<size_t>(d.step));
+    return wanted < 0 || turns_over(at) > at.turn[turn_index(static_cast<size_t>(d.step), wanted)];
   }
 
   Key key(size_t r, int16_t id) const {
@@ -146,7 +190,10 @@ class Simulator {
   Element* memory(size_t r, Place place, int64_t micro_batch) {
     place_buffers(r);
     Rank& rank = ranks_[r];
-    if (place.buffer == Buffer::Scratch) return rank.scratch.data() + place.index * run_.slot;
+    if (place.buffer == Buffer::Scratch) {
+      const int64_t round = scratch_rounds() > 1 ? micro_batch : 0;
+      return rank.scratch.data() + (place.index * scratch_rounds() + round) * run_.slot;
+    }
     const int64_t block = place.index / plan_.chunks_per_block;
     const int64_t piece = place.index % plan_.chunks_per_block;
     Element* base = place.buffer == Buffer::Input ? rank.in : rank.out;
@@ -158,57 +205,64 @@ class Simulator {
     return length(place.index % plan_.chunks_per_block, micro_batch);
   }
 
-  void advance(size_t r, size_t t) {
-    Position& at = ranks_[r].at[t];
-    at.posted = false;
-    if (++at.step == plan_.rank_plans[r].thread_blocks[t].instructions.size()) {
-      at.step = 0;
-      ++at.micro_batch;
-    }
-  }
-
   // Runs the TB's next instruction; false where it must wait.
   bool step(size_t r, size_t t) {
-    Position& at = ranks_[r].at[t];
-    const Instruction& i = plan_.rank_plans[r].thread_blocks[t].instructions[at.step];
-    if (at.posted) {
-      if (released_[key(r, i.send)] < at.ticket) return false;
-      advance(r, t);
-      return true;
-    }
+    Position& at = ranks_[r].blocks[t];
+    if (at.posted != nullptr) return false;
+    const auto [micro_batch, step] = at.turns[at.next];
+    const Instruction& i = plan_.rank_plans[r].thread_blocks[t].instructions[step];
     for (const Dependency& d : i.dependencies) {
-      if (!is_over(r, d, at.micro_batch)) return false;
+      if (!is_over(r, d, micro_batch)) return false;
     }
     std::vector<int16_t> sources = i.fold;
     if (i.recv >= 0) sources.push_back(i.recv);
     for (const int16_t id : sources) {
       if (id != kLocalOperand && fifos_[key(r, id)].empty()) return false;
     }
-    const bool sends = i.send >= 0;
-    if (sends && !run_.by_reference && fifos_[key(r, i.send)].size() >= static_cast<size_t>(run_.slots)) return false;
-    execute(r, i, at);
-    if (!at.posted) advance(r, t);
+    const auto slots = static_cast<size_t>(run_.slots);
+    if (i.send >= 0 && slots > 0 && fifos_[key(r, i.send)].size() >= slots) return false;
+    at.taken.clear();
+    execute(r, i, micro_batch, at);
+    if (at.posted == nullptr) finish(at);
     return true;
   }
 
-  std::vector<Element> take(size_t r, int16_t id) {
-    const Key connection = key(r, id);
-    Message message = std::move(fifos_[connection].front());
-    fifos_[connection].pop_front();
-    ++released_[connection];
-    if (message.reference == nullptr) return std::move(message.data);
-    return {message.reference, message.reference + message.data.size()};
+  void finish(Position& at) {
+    ++at.next;
+    at.posted = nullptr;
+    for (const MessagePointer& message : std::vector(at.taken)) {
+      message->over = true;
+      if (run_.slots > 0) continue;
+      for (Rank& rank : ranks_) {
+        for (Position& other : rank.blocks) {
+          if (other.posted == message) finish(other);
+        }
+      }
+    }
+  }
+
+  std::vector<Element> take(size_t r, int16_t id, Position& at) {
+    auto& fifo = fifos_[key(r, id)];
+    const MessagePointer message = fifo.front();
+    fifo.pop_front();
+    at.taken.push_back(message);
+    if (message->reference == nullptr) return message->data;
+    return {message->reference, message->reference + message->data.size()};
+  }
+
+  int64_t& scratch_length(size_t r, Place place, int64_t micro_batch) {
+    return scratch_length_[{r, place.index, scratch_rounds() > 1 ? micro_batch : 0}];
   }
 
   std::vector<Element> load(size_t r, Place place, int64_t micro_batch) {
     const Element* from = memory(r, place, micro_batch);
     const int64_t size =
-        place.buffer == Buffer::Scratch ? scratch_length_[{r, place.index}] : length_at(place, micro_batch);
+        place.buffer == Buffer::Scratch ? scratch_length(r, place, micro_batch) : length_at(place, micro_batch);
     return {from, from + size};
   }
 
   void store(size_t r, Place place, int64_t micro_batch, const std::vector<Element>& data) {
-    if (place.buffer == Buffer::Scratch) scratch_length_[{r, place.index}] = static_cast<int64_t>(data.size());
+    if (place.buffer == Buffer::Scratch) scratch_length(r, place, micro_batch) = static_cast<int64_t>(data.size());
     const int64_t size =
         place.buffer == Buffer::Scratch ? static_cast<int64_t>(data.size()) : length_at(place, micro_batch);
     Element* to = memory(r, place, micro_batch);
@@ -220,20 +274,19 @@ class Simulator {
     for (size_t e = 0; e < left.size(); ++e) left[e] += e < right.size() ? right[e] : 0xbad;
   }
 
-  void execute(size_t r, const Instruction& i, Position& at) {
-    const int64_t m = at.micro_batch;
+  void execute(size_t r, const Instruction& i, int64_t m, Position& at) {
     std::vector<Element> result;
     switch (i.opcode) {
       case Opcode::Nop: return;
       case Opcode::Send:
       case Opcode::Copy: result = load(r, i.src, m); break;
       case Opcode::Recv:
-      case Opcode::RecvCopySend: result = take(r, i.recv); break;
+      case Opcode::RecvCopySend: result = take(r, i.recv, at); break;
       case Opcode::RecvReduceCopy:
       case Opcode::RecvReduceSend:
       case Opcode::RecvReduceCopySend:
         result = load(r, i.src, m);
-        add(result, take(r, i.recv));
+        add(result, take(r, i.recv, at));
         break;
       case Opcode::Reduce:
         result = load(r, i.dst, m);
@@ -241,7 +294,7 @@ class Simulator {
         break;
       case Opcode::Fold:
         for (size_t f = 0; f < i.fold.size(); ++f) {
-          std::vector<Element> operand = i.fold[f] == kLocalOperand ? load(r, i.src, m) : take(r, i.fold[f]);
+          std::vector<Element> operand = i.fold[f] == kLocalOperand ? load(r, i.src, m) : take(r, i.fold[f], at);
           if (f == 0)
             result = std::move(operand);
           else
@@ -251,14 +304,14 @@ class Simulator {
     }
     if (i.dst.buffer != Buffer::None) store(r, i.dst, m, result);
     if (i.send < 0) return;
-    const Key connection = key(r, i.send);
-    Message message{std::move(result), nullptr};
-    if (run_.by_reference && i.opcode == Opcode::Send) {
-      message.reference = memory(r, i.src, m);
-      at.posted = true;
-      at.ticket = released_[connection] + fifos_[connection].size() + 1;
+    const auto message = std::make_shared<Message>();
+    message->data = std::move(result);
+    if (i.opcode == Opcode::Send && (run_.by_reference || run_.slots == 0)) {
+      message->reference = memory(r, i.src, m);
+      at.references.emplace_back(at.next, message);
     }
-    fifos_[connection].push_back(std::move(message));
+    if (run_.slots == 0) at.posted = message;
+    fifos_[key(r, i.send)].push_back(message);
   }
 
   std::string check() {
@@ -298,9 +351,8 @@ class Simulator {
   std::mt19937_64 random_;
   ChunkSpace space_;
   std::vector<Rank> ranks_;
-  std::map<Key, std::deque<Message>> fifos_;
-  std::map<Key, uint64_t> released_;
-  std::map<std::pair<size_t, int32_t>, int64_t> scratch_length_;
+  std::map<Key, std::deque<MessagePointer>> fifos_;
+  std::map<std::tuple<size_t, int32_t, int64_t>, int64_t> scratch_length_;
   int64_t micro_batches_ = 1;
 };
 

@@ -83,16 +83,16 @@ TEST(Choose, WhatIsChosenCanBeBuiltAndLowered) {
 
 TEST(Choose, ExplainsEveryCandidate) {
   const Choice choice = choose({Collective::AllReduce, 8, summary_of({{0, 0, 1}, 1})}, *parse_algo("^ring"));
-  ASSERT_EQ(choice.candidates.size(), 7u);
+  ASSERT_EQ(choice.candidates.size(), 8u);
   for (const Candidate& candidate : choice.candidates) {
     EXPECT_FALSE(candidate.reason.empty());
     const bool is_ring = candidate.algorithm == "ring";
-    const bool is_hierarchical = candidate.algorithm == "hierarchical";
-    const std::string expected = is_ring           ? "ruled out by THESEUS_ALGO"
-                                 : is_hierarchical ? "needs the same number of ranks on every host"
-                                                   : "predicted ";
+    const bool needs_even = candidate.algorithm == "hierarchical" || candidate.algorithm == "hm";
+    const std::string expected = is_ring      ? "ruled out by THESEUS_ALGO"
+                                 : needs_even ? "needs the same number of ranks on every host"
+                                              : "predicted ";
     EXPECT_EQ(candidate.reason.substr(0, expected.size()), expected) << candidate.algorithm;
-    EXPECT_EQ(candidate.usable, !is_ring && !is_hierarchical);
+    EXPECT_EQ(candidate.usable, !is_ring && !needs_even);
     EXPECT_EQ(candidate.usable, candidate.score > 0);
   }
   EXPECT_NE(choice.reason.find("predicted"), std::string::npos);
@@ -114,7 +114,8 @@ TEST(ParseAlgo, FollowsTheGrammar) {
   EXPECT_EQ(chosen(Collective::AllReduce, 8, host, "^one_shot,doubling,direct"), "tree");
   EXPECT_EQ(chosen(Collective::AllReduce, 64 * kMiB, host, "ring;AllReduce:tree"), "tree");
   EXPECT_EQ(chosen(Collective::Broadcast, 8, host, "ring;allreduce:tree"), "ring");
-  EXPECT_EQ(chosen(Collective::AllGather, 8, host, "allreduce:ring;allgather:^direct,doubling,hierarchical"), "ring");
+  const char* const but_ring = "allreduce:ring;allgather:^direct,doubling,hierarchical,hm";
+  EXPECT_EQ(chosen(Collective::AllGather, 8, host, but_ring), "ring");
   EXPECT_EQ(chosen(Collective::Broadcast, 8, host, "allreduce:tree"), "direct");
 }
 

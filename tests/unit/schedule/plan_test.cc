@@ -24,22 +24,23 @@ Plan sample() {
   plan.ranks = 2;
   plan.chunks_per_block = 3;
   plan.rendezvous_safe = true;
+  plan.loop = LoopOrder::SubPipelines;
   const Place in{Buffer::Input, 1}, out{Buffer::Output, 2}, scratch{Buffer::Scratch, 0};
   for (int rank = 0; rank < 2; ++rank) {
     RankPlan part;
     part.rank = rank;
     part.scratch_chunks = 1;
     part.connections = {{1 - rank, true, 1, 0}, {1 - rank, false, 1, 0}, {1 - rank, false, 0, 2}};
-    part.thread_blocks = {{{{Opcode::Nop, false, -1, -1, {}, {}, {}, {{1, 0, 2}}},
-                            {Opcode::Send, false, -1, 0, in, {}, {}, {}},
-                            {Opcode::Recv, false, 1, -1, {}, scratch, {}, {{1, 1, 0}, {1, 0, 1}}},
-                            {Opcode::RecvCopySend, false, 1, 0, {}, out, {}, {}},
-                            {Opcode::RecvReduceCopy, true, 1, -1, in, out, {}, {}},
-                            {Opcode::RecvReduceSend, true, 1, 0, in, {}, {}, {}},
-                            {Opcode::RecvReduceCopySend, false, 1, 0, in, out, {}, {}}}},
-                          {{{Opcode::Copy, false, -1, -1, in, out, {}, {}},
-                            {Opcode::Reduce, false, -1, -1, scratch, out, {}, {}},
-                            {Opcode::Fold, false, -1, -1, in, out, {2, kLocalOperand}, {}}}}};
+    part.thread_blocks = {{{{Opcode::Nop, false, -1, -1, {}, {}, 0, {}, {{1, 0, 2}}},
+                            {Opcode::Send, false, -1, 0, in, {}, 0, {}, {}},
+                            {Opcode::Recv, false, 1, -1, {}, scratch, 1, {}, {{1, 1, 0}, {1, 0, 1}}},
+                            {Opcode::RecvCopySend, false, 1, 0, {}, out, 1, {}, {}},
+                            {Opcode::RecvReduceCopy, true, 1, -1, in, out, 2, {}, {}},
+                            {Opcode::RecvReduceSend, true, 1, 0, in, {}, 2, {}, {}},
+                            {Opcode::RecvReduceCopySend, false, 1, 0, in, out, 700, {}, {}}}},
+                          {{{Opcode::Copy, false, -1, -1, in, out, 0, {}, {}},
+                            {Opcode::Reduce, false, -1, -1, scratch, out, 1, {}, {}},
+                            {Opcode::Fold, false, -1, -1, in, out, 2, {2, kLocalOperand}, {}}}}};
     plan.rank_plans.push_back(part);
   }
   return plan;
@@ -97,6 +98,8 @@ TEST(PlanFile, KeepsEveryField) {
   EXPECT_EQ(parsed->name, "sample(2)");
   EXPECT_EQ(parsed->chunks_per_block, 3);
   EXPECT_TRUE(parsed->rendezvous_safe);
+  EXPECT_EQ(parsed->loop, LoopOrder::SubPipelines);
+  EXPECT_EQ(parsed->rank_plans[0].thread_blocks[0].instructions[6].sub_pipeline, 700);
   const Instruction& fold = parsed->rank_plans[1].thread_blocks[1].instructions[2];
   EXPECT_EQ(fold.fold, (std::vector<int16_t>{2, kLocalOperand}));
   EXPECT_EQ(parsed->rank_plans[0].thread_blocks[0].instructions[2].dependencies[0].distance, 1);
@@ -107,8 +110,8 @@ TEST(PlanFile, KeepsEveryField) {
 
 TEST(PlanFile, IsTheSameOnEveryMachine) {
   // Changes of format or digest make peers of different builds refuse each other: they must be deliberate.
-  EXPECT_EQ(serialize(sample()).substr(0, 12), std::string("THSPLAN\0\1\0\0\0", 12));
-  EXPECT_EQ(digest(sample()), 0x3d2b7502d690c3faull);
+  EXPECT_EQ(serialize(sample()).substr(0, 12), std::string("THSPLAN\0\2\0\0\0", 12));
+  EXPECT_EQ(digest(sample()), 0xaf62eb15584a60afull);
 }
 
 TEST(PlanFile, DigestSeesEveryField) {
@@ -121,6 +124,8 @@ TEST(PlanFile, DigestSeesEveryField) {
   expect_other([](Plan& p) { p.name = "sample(3)"; });
   expect_other([](Plan& p) { p.root = 1; });
   expect_other([](Plan& p) { p.rendezvous_safe = false; });
+  expect_other([](Plan& p) { p.loop = LoopOrder::MicroBatches; });
+  expect_other([](Plan& p) { p.rank_plans[1].thread_blocks[0].instructions[6].sub_pipeline = 701; });
   expect_other([](Plan& p) { p.rank_plans.pop_back(); });
   expect_other([](Plan& p) { p.rank_plans[1].scratch_chunks = 2; });
   expect_other([](Plan& p) { p.rank_plans[1].connections[0].rail = 0; });
@@ -238,6 +243,9 @@ TEST(Check, NamesRankBlockAndStep) {
   expect([&](RankPlan& p) { instruction(p, 1, 2).fold.clear(); }, "folds nothing");
   expect([&](RankPlan& p) { instruction(p, 1, 2).fold = {2}; }, "exactly once");
   expect([&](RankPlan& p) { instruction(p, 1, 0).opcode = static_cast<Opcode>(kOpcodes); }, "no such opcode");
+  expect([&](RankPlan& p) { instruction(p, 0, 3).sub_pipeline = 0; },
+         "step 3 (RecvCopySend, chunk Output[2]): goes back");
+  expect([&](RankPlan& p) { instruction(p, 0, 0).sub_pipeline = -1; }, "goes back to sub-pipeline -1");
   expect([&](RankPlan& p) { p.scratch_chunks = 11; }, "11 scratch chunks for 10 instructions");
   expect([&](RankPlan& p) { p.connections[0].peer = 1; }, "a connection with peer 1");
 }

@@ -1,0 +1,1 @@
+"""Algorithms written in ResCCLang, to learn from and to run."""
