@@ -1,8 +1,8 @@
 // A mutex that costs its first user no locked instruction.
 //
-// On x86 a locked instruction waits until all earlier stores have left the core. After a message to another core that is
-// as long as the message's cache line travels, so a std::mutex around a call would cost the call twice its time. Nearly
-// every communicator is used by one thread only; that one owns the mutex and takes it with plain stores.
+// On x86 a locked instruction waits until all earlier stores have left the core. After a message to another core that
+// is as long as the message's cache line travels, so a std::mutex around a call would cost the call twice its time.
+// Nearly every communicator is used by one thread only; that one owns the mutex and takes it with plain stores.
 //
 // The first thread to lock becomes the owner. When another comes, ownership ends for good and everybody takes an
 // ordinary mutex. Owner and newcomer are a store and a load each, in opposite order; what keeps one from passing the

@@ -219,6 +219,8 @@ Result<Star::Leaf::Table> Star::Leaf::gather(const std::string& blob, const Dead
 void Star::Leaf::finish_gather(uint64_t number, Result<Table> outcome) {
   std::lock_guard lock(mutex);
   if (number != sequence || number == 0) return;  // of a call that has given up
+  // The hub may be gone before the caller has picked up what it sent.
+  if (gathered.has_value()) return;
   gathered = std::move(outcome);
   changed.notify_all();
 }

@@ -16,8 +16,8 @@ constexpr uint32_t kLinesAhead = 4;
 // As much of a cell or slot as is on its way before the next message is due; more would only be waited for.
 constexpr size_t kClaimBytes = 16 << 10;
 
-// __builtin_prefetch(.., 1) fetches a shared copy unless the compiler may assume a newer processor; older ones take this
-// instruction for a no-op.
+// __builtin_prefetch(.., 1) fetches a shared copy unless the compiler may assume a newer processor; older ones take
+// this instruction for a no-op.
 inline void prefetch_to_write(const void* line) {
 #if defined(__x86_64__)
   asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(line)));

@@ -93,8 +93,8 @@ class ShmSendPort final : public SendPort {
   size_t slot_stride_;
   uint64_t tickets_[kMaxSlots] = {};  // by slot: number of the last message in it
   uint64_t cell_tickets_[kCells] = {};
-  uint32_t recorded_[kLines] = {};    // by line: base hash of the signature recorded there
-  uint32_t pinned_ = 0;                // bit per slot that has pins
+  uint32_t recorded_[kLines] = {};  // by line: base hash of the signature recorded there
+  uint32_t pinned_ = 0;             // bit per slot that has pins
   std::vector<Pin> pins_[kMaxSlots];
   ReferencePolicy policy_;
 };
@@ -145,7 +145,7 @@ class ShmRecvPort final : public RecvPort {
   Reference reference_{};
   uint64_t received_ = 0;
   uint64_t published_ = 0;
-  uint32_t position_ = 0;  // received_ modulo kLines
+  uint32_t position_ = 0;     // received_ modulo kLines
   uint32_t unpublished_ = 0;  // in lines' worth
   uint32_t slots_;
   uint32_t slot_bytes_;

@@ -287,7 +287,8 @@ TEST(Star, RankZeroMayEndItsProcessOnceItHasLeft) {
     const pid_t other = spawn_member(id, 2);
     auto star = join(id, 1, 3);
     ASSERT_TRUE(star.ok()) << star.status().message();
-    ASSERT_TRUE((*star)->all_gather("", 30).ok());
+    const auto gathered = (*star)->all_gather("", 30);
+    ASSERT_TRUE(gathered.ok()) << gathered.status().message();
     EXPECT_EQ(exit_code_of(leaver), 0);
     EXPECT_TRUE(eventually([&] { return (*star)->left_ranks() == std::vector<int>{0} || (*star)->failed(); }));
     EXPECT_TRUE((*star)->status().ok()) << (*star)->status().message();

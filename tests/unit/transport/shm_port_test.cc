@@ -54,7 +54,8 @@ struct Connection {
 // What message `index` is made of; both ends work it out for themselves.
 std::vector<uint8_t> contents(uint64_t index) {
   std::mt19937_64 random(index);
-  const size_t edges[] = {0, 1, kInlineBytes - 1, kInlineBytes, kInlineBytes + 1, kCellBytes, kCellBytes + 1, kSlotBytes};
+  const size_t edges[] = {0,         1, kInlineBytes - 1, kInlineBytes, kInlineBytes + 1, kCellBytes, kCellBytes + 1,
+                          kSlotBytes};
   std::vector<uint8_t> bytes(random() % 2 == 0 ? edges[random() % 7] : random() % (kSlotBytes + 1));
   for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random());
   return bytes;
