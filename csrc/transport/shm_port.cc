@@ -32,6 +32,7 @@ size_t stride_of(Segment& segment) { return static_cast<size_t>(segment.slot(0, 
 
 ShmSendPort::ShmSendPort(Segment& segment, int channel, int src, int dst, const ReferencePolicy& policy)
     : segment_(segment),
+      channel_(channel),
       control_(segment.control(channel, src, dst)),
       receiver_(segment.rank_page(dst)),
       slots_base_(segment.slot(channel, src, dst, 0)),

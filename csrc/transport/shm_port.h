@@ -49,7 +49,8 @@ class ShmSendPort final : public SendPort {
     return other.shared_memory() == &segment_ && static_cast<const ShmSendPort&>(other).slot_of(ticket) < slots_;
   }
   bool share(SendPort& other, uint64_t ticket, size_t bytes) override;
-  const void* shared_memory() const override { return &segment_; }
+  // Further channels have a mapping of their own, which a reference cannot point into.
+  const void* shared_memory() const override { return channel_ < kShmChannels ? &segment_ : nullptr; }
 
   uint64_t posted() const override { return posted_; }
   uint64_t released() override {
@@ -78,6 +79,7 @@ class ShmSendPort final : public SendPort {
   void publish(size_t bytes, MessageKind kind);
 
   Segment& segment_;
+  int channel_;
   ConnectionControl& control_;
   RankPage& receiver_;
   uint8_t* slots_base_;

@@ -153,6 +153,19 @@ py::dict decode_plan(const py::bytes& bytes, int rank) {
   return dict_of(take(rank < 0 ? parse_plan(text) : parse_plan_of_rank(text, rank)));
 }
 
+// What a plan says of itself, without its parts.
+py::dict head_of(const Plan& plan) {
+  py::dict head;
+  head["name"] = plan.name;
+  head["collective"] = name_of(plan.collective);
+  head["ranks"] = plan.ranks;
+  head["root"] = plan.root;
+  head["chunks_per_block"] = plan.chunks_per_block;
+  head["rendezvous_safe"] = plan.rendezvous_safe;
+  head["loop"] = kLoopNames[static_cast<size_t>(plan.loop)];
+  return head;
+}
+
 // Sizes alone, from the bytes: no Python object per instruction.
 py::dict summarise_plan(const py::bytes& bytes) {
   const auto text = static_cast<std::string>(bytes);
@@ -184,14 +197,7 @@ py::dict summarise_plan(const py::bytes& bytes) {
     row["scratch_chunks"] = part.scratch_chunks;
     parts.append(row);
   }
-  py::dict summary;
-  summary["name"] = plan.name;
-  summary["collective"] = name_of(plan.collective);
-  summary["ranks"] = plan.ranks;
-  summary["root"] = plan.root;
-  summary["chunks_per_block"] = plan.chunks_per_block;
-  summary["rendezvous_safe"] = plan.rendezvous_safe;
-  summary["loop"] = kLoopNames[static_cast<size_t>(plan.loop)];
+  py::dict summary = head_of(plan);
   summary["sub_pipelines"] = sub_pipelines;
   summary["digest"] = identity;
   summary["rank_plans"] = parts;
@@ -229,14 +235,7 @@ Plan plan_of(const py::dict& dict) {
 py::dict dict_of(const Plan& plan) {
   py::list parts;
   for (const RankPlan& part : plan.rank_plans) parts.append(dict_of_part(part));
-  py::dict dict;
-  dict["name"] = plan.name;
-  dict["collective"] = name_of(plan.collective);
-  dict["ranks"] = plan.ranks;
-  dict["root"] = plan.root;
-  dict["chunks_per_block"] = plan.chunks_per_block;
-  dict["rendezvous_safe"] = plan.rendezvous_safe;
-  dict["loop"] = kLoopNames[static_cast<size_t>(plan.loop)];
+  py::dict dict = head_of(plan);
   dict["rank_plans"] = parts;
   return dict;
 }

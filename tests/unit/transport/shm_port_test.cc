@@ -202,6 +202,23 @@ TEST(ShmConnection, ChannelsAndDirectionsAreApart) {
   EXPECT_EQ(*static_cast<const uint8_t*>(back.peek()->data), 12);
 }
 
+// What one port has in a slot, another can publish again, unless it lies in a further channel's own mapping.
+TEST(ShmConnection, SharesSlotsOfTheFirstChannelsOnly) {
+  Connection connection;
+  Segment& segment = *connection.segments[0];
+  ASSERT_TRUE(segment.open_channel(kShmChannels).ok());
+  ShmSendPort further(segment, kShmChannels, 0, 1, {});
+  const SignatureTag tag = tag_of(1, 1);
+  further.set_tag(tag);
+  ASSERT_NE(further.acquire(kCellBytes + 1), nullptr);
+  further.commit(kCellBytes + 1);
+  ASSERT_TRUE(connection.post(std::vector<uint8_t>(kCellBytes + 1, 1)));
+  EXPECT_TRUE(connection.send.can_share(connection.send, connection.send.posted()));
+  EXPECT_FALSE(connection.send.can_share(connection.send, connection.send.posted() + 1));
+  EXPECT_FALSE(connection.send.can_share(further, further.posted()));
+  EXPECT_FALSE(further.can_share(further, further.posted()));
+}
+
 // In one process a reference is the sender's own pointer, of any size, and is done when the receiver has released it.
 TEST(ShmConnection, PassesPointersInsideAProcess) {
   Connection connection(2, {.same_process = true});
