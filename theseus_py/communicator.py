@@ -254,6 +254,13 @@ class Communicator:
         found = self._core.explain(int(collective), count, int(data_type(dtype)), root)
         return Explanation(found["chosen"], found["reason"], tuple(Candidate(*each) for each in found["candidates"]))
 
+    def context_state(self) -> dict[str, int] | None:
+        """How far this rank is with the job's context: ``installed`` (position agreed on), ``epoch``, ``agreements``, ...
+
+        None where schedules do not change on this communicator (THESEUS_ADAPT=off, no agent, or one rank).
+        """
+        return self._core.context_state()
+
     def describe_peers(self) -> list[str]:
         """Return one line per rank: its host, rails, process and the transport to it."""
         return self._core.describe_peers()

@@ -130,6 +130,22 @@ py::dict explain(const Handle& handle, int collective, size_t count, int type, i
   return result;
 }
 
+py::object context_state(const Handle& handle) {
+  const std::optional<ContextState> state = handle.get()->context_state();
+  if (!state.has_value()) return py::none();
+  py::dict result;
+  result["log_id"] = state->log_id;
+  result["read"] = state->read;
+  result["installed"] = state->installed;
+  result["epoch"] = state->epoch;
+  result["agreements"] = state->agreements;
+  result["agreement_ns"] = state->agreement_ns;
+  result["messages"] = state->messages;
+  result["next_k"] = state->next_k;
+  result["held_back_by"] = state->held_back_by;
+  return result;
+}
+
 py::tuple load_plan(Handle& handle, const py::bytes& file) {
   Communicator* communicator = handle.get();
   std::string bytes = file;
@@ -183,6 +199,21 @@ void bind_communicator(py::module_& module) {
       .def("abort", [](Handle& h) { end(h, &Communicator::abort); })
       .def("load_plan", &load_plan)
       .def("explain", &explain, py::arg("collective"), py::arg("count"), py::arg("dtype"), py::arg("root"))
+      .def(
+          "record_tte", [](Handle& h, size_t capacity) { h.get()->record_tte(capacity); }, py::arg("capacity"))
+      .def("take_tte",
+           [](Handle& h) {
+             const std::vector<TteSample> samples = h.get()->take_tte();
+             py::bytearray wall(nullptr, samples.size() * 4), cpu(nullptr, samples.size() * 4),
+                 events(nullptr, samples.size());
+             for (size_t i = 0; i < samples.size(); ++i) {
+               std::memcpy(PyByteArray_AS_STRING(wall.ptr()) + 4 * i, &samples[i].wall_ns, 4);
+               std::memcpy(PyByteArray_AS_STRING(cpu.ptr()) + 4 * i, &samples[i].cpu_ns, 4);
+               PyByteArray_AS_STRING(events.ptr())[i] = static_cast<char>(samples[i].events);
+             }
+             return py::make_tuple(wall, cpu, events);
+           })
+      .def("context_state", &context_state)
       .def("describe_peers", [](const Handle& h) { return h.get()->describe_peers(); });
 }
 

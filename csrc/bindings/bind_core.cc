@@ -14,4 +14,7 @@ PYBIND11_MODULE(_core, module) {
   bind_collectives(module);
   bind_pointers(module);
   bind_inspect(module);
+  bind_publish(module);
+  bind_flows(module);
+  bind_context(module);
 }

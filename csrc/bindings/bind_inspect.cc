@@ -28,7 +28,7 @@ py::list settings_list() {
 
 // {"collectives": {name: {requests, bytes, failures}}, "flows": [{host, rail, bytes, messages, backlogged_seconds}]}
 py::dict counters() {
-  const Snapshot snapshot = take_snapshot();
+  const CounterSnapshot snapshot = take_snapshot();
   py::dict collectives;
   for (const CollectiveSnapshot& each : snapshot.collectives) {
     py::dict row;

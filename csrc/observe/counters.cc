@@ -44,7 +44,7 @@ RequestCounters::~RequestCounters() {
   std::erase(all.live, this);
 }
 
-Snapshot take_snapshot() {
+CounterSnapshot take_snapshot() {
   Everybody& all = everybody();
   Sums sums;
   {
@@ -52,7 +52,7 @@ Snapshot take_snapshot() {
     sums = all.gone;
     for (const RequestCounters* counters : all.live) add_to(sums, *counters);
   }
-  Snapshot snapshot;
+  CounterSnapshot snapshot;
   for (size_t index = 0; index < sums.size(); ++index) {
     sums[index].collective = static_cast<Collective>(index);
     if (sums[index].requests > 0 || sums[index].failures > 0) snapshot.collectives.push_back(sums[index]);

@@ -50,12 +50,12 @@ struct CollectiveSnapshot {
   uint64_t failures = 0;
 };
 
-struct Snapshot {
+struct CounterSnapshot {
   std::vector<CollectiveSnapshot> collectives;  // those that ran at least once
   std::vector<FlowSnapshot> flows;              // by the peer's host and rail
 };
 
 // Values that change meanwhile may be of slightly different moments.
-Snapshot take_snapshot();
+CounterSnapshot take_snapshot();
 
 }  // namespace theseus

@@ -435,12 +435,43 @@ Status Communicator::destroy_op(int op) {
 
 void Communicator::set_timeout(double seconds) { impl_->timeout.store(seconds, std::memory_order_relaxed); }
 
+void Communicator::record_tte(size_t capacity) {
+  const std::lock_guard lock(impl_->running);
+  impl_->tte = capacity == 0 ? nullptr : std::make_unique<TteRecorder>(capacity);
+}
+
+std::vector<TteSample> Communicator::take_tte() {
+  const std::lock_guard lock(impl_->running);
+  return impl_->tte == nullptr ? std::vector<TteSample>{} : impl_->tte->samples();
+}
+
+std::optional<ContextState> Communicator::context_state() const {
+  if (impl_->phase.load(std::memory_order_acquire) == Phase::Joining || impl_->adaptation == nullptr) return {};
+  return impl_->adaptation->state();
+}
+
 Explanation Communicator::explain(Collective collective, size_t count, DataType type, int root) const {
   Explanation explanation;
   if (impl_->plans == nullptr) return explanation;
   const Choice choice = impl_->plans->choose_for(collective, count, type, root);
   explanation.chosen = choice.algorithm;
   explanation.reason = choice.reason;
+  if (impl_->adaptation != nullptr) {
+    const std::lock_guard lock(impl_->running);
+    const CollectiveCall call{.collective = collective, .count = count, .type = type, .root = root};
+    const PolicyRequest request = impl_->plans->policy_request(call, RedOp::Sum);
+    for (const ScheduleVerdict& verdict : impl_->adaptation->explain(request, impl_->next_request)) {
+      explanation.candidates.push_back({verdict.name, verdict.usable, verdict.score, verdict.reason});
+    }
+    if (impl_->adaptation->has_schedules(collective)) {
+      const int32_t id = impl_->adaptation->select(request, impl_->next_request).schedule;
+      const auto schedule = id < 0 ? nullptr : impl_->adaptation->schedule(static_cast<uint32_t>(id));
+      if (schedule != nullptr) {
+        explanation.chosen = schedule->name;
+        explanation.reason = "a schedule of the job's context, by its policy";
+      }
+    }
+  }
   for (const Candidate& candidate : choice.candidates) {
     explanation.candidates.push_back({candidate.algorithm, candidate.usable, candidate.score, candidate.reason});
   }

@@ -8,12 +8,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/ids.h"
 #include "base/result.h"
 #include "base/types.h"
+#include "observe/tte.h"
 
 namespace theseus {
 
@@ -76,6 +78,19 @@ struct LoadedPlan {
   bool scales = false;
   int thread_blocks = 0;  // of this rank
   int connections = 0;    // of this rank, both directions
+};
+
+// How far this rank is with the job's context (Theseus): what `theseus status` shows.
+struct ContextState {
+  uint64_t log_id = 0;     // 0: no log yet
+  uint64_t read = 0;       // records of the log read here, as of the last agreement
+  uint64_t installed = 0;  // those that all ranks agreed on
+  uint64_t epoch = 0;      // changes of the installed context
+  uint64_t agreements = 0;
+  uint64_t agreement_ns = 0;  // over all of them, from when this rank joined each to its decision
+  uint64_t messages = 0;      // that this rank sent for them
+  uint32_t next_k = 0;        // requests until the next one is installed
+  int held_back_by = -1;      // a rank that kept the last candidate from being installed
 };
 
 // How a request would run, for `theseus explain`.
@@ -151,6 +166,11 @@ class Communicator {
   // Seconds after which a call gives up with Timeout; <= 0: never (default; THESEUS_TIMEOUT).
   void set_timeout(double seconds);
 
+  // Records the time to execution of the next `capacity` collectives outside groups; 0: no more.
+  void record_tte(size_t capacity);
+  std::vector<TteSample> take_tte();
+  // Nothing where schedules do not change on this communicator (THESEUS_ADAPT, or one rank).
+  std::optional<ContextState> context_state() const;
   Explanation explain(Collective collective, size_t count, DataType type, int root) const;
   // What this rank knows of the others, one line each for `theseus info`: host, rails, process, transport.
   std::vector<std::string> describe_peers() const;

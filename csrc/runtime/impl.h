@@ -14,6 +14,8 @@
 #include "executor/transfer.h"
 #include "net/star.h"
 #include "observe/counters.h"
+#include "observe/tte.h"
+#include "runtime/adaptation.h"
 #include "runtime/communicator.h"
 #include "runtime/links.h"
 #include "runtime/plan_cache.h"
@@ -42,8 +44,9 @@ struct Communicator::Impl {
   CommId id;
   std::vector<Peer> peers;
   Topology topology;
-  std::unique_ptr<Links> links;  // null with one rank
-  std::unique_ptr<Star> star;    // null with one rank
+  std::unique_ptr<Links> links;            // null with one rank
+  std::unique_ptr<Star> star;              // null with one rank
+  std::shared_ptr<Adaptation> adaptation;  // null where schedules do not change (THESEUS_ADAPT, one rank)
   std::unique_ptr<PlanCache> plans;
   std::unique_ptr<SharedExecution> shared;  // null unless all ranks share one host
 
@@ -54,12 +57,14 @@ struct Communicator::Impl {
   mutable std::mutex failure_mutex;
   Status failure;
 
-  uint32_t next_request = 1;
+  uint64_t next_request = 1;         // by whoever holds `running`
+  uint64_t next_event = UINT64_MAX;  // request id that the adaptation wants to hear of; by whoever holds `running`
   int splits = 0;
   int shrinks = 0;
   std::atomic<double> timeout{0};
   int spins = 0;                              // looks before the first yield
   bool crowded = false;                       // more local ranks than cores
+  std::unique_ptr<TteRecorder> tte;           // null: nobody asks; by whoever holds `running`
   RequestCounters counters;                   // by whoever holds `running`
   const SignatureTag* running_tag = nullptr;  // of the collective under way; by whoever holds `running`
   uint64_t next_local_check = 0;              // ns; by whoever holds `running`
@@ -100,6 +105,10 @@ struct Communicator::Impl {
   Status execute(Request& request);
   void complete(Request& request);
   Status run_barrier();
+  void note(TteEvent event) {
+    if (tte != nullptr) tte->note(event);
+  }
+  Status adapt();  // what is due before the next request: see Adaptation::arrive
 
   // --- plans from outside (load_plan.cc); the caller holds `running`
   Result<LoadedPlan> load_plan(const std::string& file);

@@ -171,6 +171,13 @@ Status Communicator::Impl::become_ready() {
   if (!scheduling.ok()) THESEUS_WARN("%s; it is per-connection instead", scheduling.status().message().c_str());
   plans = std::make_unique<PlanCache>(self->rank(), topology, links.get(), forced.ok() ? *forced : Forced{},
                                       scheduling.ok() ? *scheduling : Scheduling::PerConnection);
+  if (self->ranks() > 1 && std::all_of(peers.begin(), peers.end(), [](const Peer& peer) { return peer.adapts; })) {
+    Result<std::shared_ptr<Adaptation>> started = Adaptation::start(id, self->rank(), peers, topology);
+    if (!started.ok()) return started.status();
+    adaptation = std::move(*started);
+    plans->use_context(*adaptation);
+    next_event = adaptation->next_event();
+  }
   if (links != nullptr && links->segment() != nullptr && links->local_ranks() == self->ranks()) {
     std::vector<bool> same_process;
     for (const Peer& peer : peers) same_process.push_back(peer.process == peers[self->rank()].process);
@@ -192,6 +199,10 @@ Status Communicator::Impl::leave() {
   progress.drain();
   const std::lock_guard lock(running);
   const Status outcome = failed.load(std::memory_order_acquire) ? failure_status() : Status();
+  if (adaptation != nullptr && outcome.ok()) {
+    const Deadline deadline = Deadline::after(settings::heartbeat_timeout());
+    (void)adaptation->finish([&] { return deadline.expired() ? Status::timeout("") : check_alive(); });
+  }
   if (links != nullptr && outcome.ok()) {
     THESEUS_TRY(links->flush(Deadline::after(settings::heartbeat_timeout()).with_cancel(&failed)));
   }

@@ -64,7 +64,7 @@ Result<std::unique_ptr<Links>> Links::build(const CommId& communicator, int rank
   if (links->local_ranks_ < static_cast<int>(peers.size())) {
     std::vector<TcpPeer> remote;
     for (size_t other = 0; other < peers.size(); ++other) {
-      remote.push_back({static_cast<int>(other), peers[other].host_name, peers[other].rails});
+      remote.push_back({static_cast<int>(other), peers[other].host_name, peers[other].rails, peers[other].host});
     }
     Result<std::vector<Nic>> nics = local_nics();
     if (!nics.ok()) return nics.status();

@@ -1,12 +1,11 @@
 // Plans from outside: every rank brings the same plan file, the lowest rank of each host proves it, all or none take
 // it.
 #include <algorithm>
-#include <tuple>
 
 #include "base/env.h"
-#include "compiler/verify.h"
 #include "net/wire.h"
 #include "runtime/impl.h"
+#include "runtime/outside_plan.h"
 #include "schedule/bytes.h"
 #include "schedule/places.h"
 
@@ -19,19 +18,16 @@ constexpr size_t kLongestReason = 4096;
 // What one rank makes of the file. The properties are known to those who verified it: rank 0 is one of them.
 struct Verdict {
   Status status;
-  bool in_place = false;
-  bool out_of_place = false;
-  bool any_count = false;
-  bool scales = false;
+  PlanProperties properties;
 };
 
 std::string encode(const Verdict& verdict) {
   WireWriter out;
   out.number(static_cast<int32_t>(verdict.status.code()));
-  out.number(static_cast<uint8_t>(verdict.in_place));
-  out.number(static_cast<uint8_t>(verdict.out_of_place));
-  out.number(static_cast<uint8_t>(verdict.any_count));
-  out.number(static_cast<uint8_t>(verdict.scales));
+  out.number(static_cast<uint8_t>(verdict.properties.in_place));
+  out.number(static_cast<uint8_t>(verdict.properties.out_of_place));
+  out.number(static_cast<uint8_t>(verdict.properties.any_count));
+  out.number(static_cast<uint8_t>(verdict.properties.scales));
   out.text(verdict.status.message().substr(0, kLongestReason));
   return out.take();
 }
@@ -40,10 +36,10 @@ Verdict decode(const std::string& blob) {
   WireReader in(blob);
   const auto code = in.number<int32_t>();
   Verdict verdict;
-  verdict.in_place = in.number<uint8_t>() != 0;
-  verdict.out_of_place = in.number<uint8_t>() != 0;
-  verdict.any_count = in.number<uint8_t>() != 0;
-  verdict.scales = in.number<uint8_t>() != 0;
+  verdict.properties.in_place = in.number<uint8_t>() != 0;
+  verdict.properties.out_of_place = in.number<uint8_t>() != 0;
+  verdict.properties.any_count = in.number<uint8_t>() != 0;
+  verdict.properties.scales = in.number<uint8_t>() != 0;
   const std::string reason = in.text();
   if (!in.at_end() || code < 0 || code > static_cast<int32_t>(Code::Timeout)) {
     verdict.status = Status::internal("sent a malformed verdict");
@@ -53,80 +49,9 @@ Verdict decode(const std::string& blob) {
   return verdict;
 }
 
-// Slots that a sender can count on: a receiver may keep up to half of them to itself for a while after it released
-// them (RecvPort::release), unless there are so few that half of them is one.
-int dependable_slots(const std::vector<Peer>& peers) {
-  uint32_t slots = kMaxSlots;
-  for (const Peer& peer : peers) slots = std::min(slots, peer.slots);
-  return static_cast<int>(slots < 4 ? slots : slots - slots / 2);
-}
-
-Verdict prove(const std::string& file, int slots) {
-  Verdict verdict;
-  Result<Plan> whole = parse_plan(file);
-  if (!whole.ok()) {
-    verdict.status = whole.status();
-    return verdict;
-  }
-  VerifyOptions options;
-  options.slots = slots;
-  options.any_count = true;
-  const bool has_in_place = whole->collective != Collective::AllToAll;
-  verdict.in_place = has_in_place;
-  verdict.out_of_place = verdict.any_count = verdict.scales = true;
-  if (verify(*whole, options).ok()) return verdict;
-  // Not right for everything; what is left of it?
-  options.any_count = options.scaled_input = false;
-  verdict.status = verify(*whole, options);
-  if (!verdict.status.ok()) {
-    options.out_of_place = false;
-    verdict.in_place = has_in_place && verify(*whole, options).ok();
-    options.in_place = false;
-    options.out_of_place = true;
-    verdict.out_of_place = verify(*whole, options).ok();
-    if (!verdict.in_place && !verdict.out_of_place) return verdict;
-    verdict.status = {};
-  }
-  options.in_place = verdict.in_place;
-  options.out_of_place = verdict.out_of_place;
-  options.any_count = true;
-  verdict.any_count = verify(*whole, options).ok();
-  options.any_count = false;
-  options.scaled_input = true;
-  verdict.scales = verify(*whole, options).ok();
-  return verdict;
-}
-
-// Gives every connection a FIFO of its own: plans number rails and channels as they like, hosts have so many rails, and
-// inside a host there are none. Both ends have the same connections, so both count alike.
-Status place_connections(RankPlan& part, const Topology& topology) {
-  const int own_host = topology.host_of_rank[static_cast<size_t>(part.rank)];
-  const auto rail_of = [&](const Connection& c) {
-    const bool is_local = topology.host_of_rank[static_cast<size_t>(c.peer)] == own_host;
-    return static_cast<int16_t>(is_local ? 0 : c.rail % topology.rails);
-  };
-  std::vector<Connection*> sorted;
-  for (Connection& connection : part.connections) sorted.push_back(&connection);
-  std::sort(sorted.begin(), sorted.end(), [&](const Connection* a, const Connection* b) {
-    return std::tuple(a->peer, a->outgoing, rail_of(*a), a->rail, a->channel) <
-           std::tuple(b->peer, b->outgoing, rail_of(*b), b->rail, b->channel);
-  });
-  std::tuple<int32_t, bool, int16_t> previous{-1, false, 0};
-  int16_t channel = 0;
-  for (Connection* connection : sorted) {
-    const std::tuple here(connection->peer, connection->outgoing, rail_of(*connection));
-    channel = here != previous ? int16_t{0} : static_cast<int16_t>(channel == 0 ? kShmChannels : channel + 1);
-    if (channel >= kMostShmChannels) {
-      const auto [src, dst] =
-          connection->outgoing ? std::pair(part.rank, connection->peer) : std::pair(connection->peer, part.rank);
-      return Status::usage("more than " + std::to_string(kMostShmChannels - 1) + " connections from rank " +
-                           std::to_string(src) + " to rank " + std::to_string(dst));
-    }
-    previous = here;
-    connection->rail = std::get<2>(here);
-    connection->channel = channel;
-  }
-  return {};
+Verdict verdict_on(const std::string& file, int slots) {
+  Result<PlanProperties> proven = prove(file, slots);
+  return proven.ok() ? Verdict{{}, *proven} : Verdict{proven.status(), {}};
 }
 
 bool is_first_of_host(const Topology& topology, int rank) {
@@ -178,14 +103,14 @@ Result<LoadedPlan> Communicator::Impl::load_plan(const std::string& file) {
   LoadedPlan description;
   PreparedPlan prepared;
   own.status = take_part(file, description, prepared);
-  if (own.status.ok() && is_first_of_host(topology, self->rank())) own = prove(file, dependable_slots(peers));
+  if (own.status.ok() && is_first_of_host(topology, self->rank())) own = verdict_on(file, dependable_slots(peers));
   Result<std::vector<std::string>> verdicts = exchange(encode(own));
   if (!verdicts.ok()) return verdicts.status();
   for (size_t rank = 0; rank < verdicts->size(); ++rank) {
     const Status status = decode((*verdicts)[rank]).status;
     if (!status.ok()) return Status(status.code(), "load_plan, rank " + std::to_string(rank) + ": " + status.message());
   }
-  const Verdict known = decode((*verdicts)[0]);
+  const PlanProperties known = decode((*verdicts)[0]).properties;
   description.in_place = known.in_place;
   description.out_of_place = known.out_of_place;
   description.any_count = known.any_count;

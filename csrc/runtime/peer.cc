@@ -10,6 +10,7 @@
 #include "net/interfaces.h"
 #include "net/process_server.h"
 #include "net/wire.h"
+#include "runtime/job_log.h"
 #include "transport/shared_memory.h"
 
 namespace theseus {
@@ -44,6 +45,7 @@ std::string encode(const Peer& peer) {
   out.text(peer.core_mask);
   out.number(peer.core_quota);
   out.number(peer.probe);
+  out.number(static_cast<uint8_t>(peer.adapts));
   return out.take();
 }
 
@@ -66,6 +68,7 @@ Result<Peer> decode_peer(const std::string& bytes) {
   peer.core_mask = in.text();
   peer.core_quota = in.number<int32_t>();
   peer.probe = in.number<uint64_t>();
+  peer.adapts = in.number<uint8_t>() != 0;
   if (!in.at_end() || !server.ok() || !rails.ok()) {
     return Status::internal("a rank described itself in a form this build does not know (mixed versions?)");
   }
@@ -99,6 +102,7 @@ Result<Peer> describe_self() {
   self.core_mask = core_mask();
   self.core_quota = core_quota();
   self.probe = reinterpret_cast<uint64_t>(&probe_value);
+  self.adapts = JobLog::wanted();
   return self;
 }
 

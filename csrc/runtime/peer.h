@@ -28,6 +28,7 @@ struct Peer {
   std::string core_mask;      // cores it may run on
   int32_t core_quota = 0;     // cores that it may use at a time; 0: no limit
   uint64_t probe = 0;         // address there of kProbeValue, to find out whether its memory may be read
+  bool adapts = false;        // THESEUS_ADAPT; a communicator agrees on contexts where all its ranks do
 };
 
 inline constexpr uint64_t kProbeValue = 0x70726f6265546865;

@@ -47,7 +47,24 @@ Choice PlanCache::choose_for(Collective collective, size_t count, DataType type,
   return choose({collective, space_bytes(collective, count, type, summary_.ranks), summary_}, forced_);
 }
 
-Result<const PlanCache::Selection*> PlanCache::select(const CollectiveCall& call, const ResolvedOp& op) {
+PolicyRequest PlanCache::policy_request(const CollectiveCall& call, RedOp op) const {
+  return {.collective = call.collective,
+          .type = call.type,
+          .op = op,
+          .root = call.root,
+          .count = call.count,
+          .bytes = space_bytes(call.collective, call.count, call.type, summary_.ranks),
+          .ranks = summary_.ranks,
+          .hosts = summary_.hosts,
+          .rails = summary_.rails};
+}
+
+void PlanCache::forget() {
+  for (Line& line : recent_) line.key = {};
+  std::erase_if(scheduled_, [this](const auto& entry) { return adaptation_->schedule(entry.first.first) == nullptr; });
+}
+
+Result<const PlanCache::Selection*> PlanCache::select(const CollectiveCall& call, const ResolvedOp& op, uint64_t id) {
   if (const Selection* known = recall(call); known != nullptr && op.remembered) return known;
   const size_t block = call.count * size_of(call.type);
   const BufferShape buffers = buffer_shape(call.collective, summary_.ranks, call.root, rank_);
@@ -70,13 +87,64 @@ Result<const PlanCache::Selection*> PlanCache::select(const CollectiveCall& call
     // A remembered call is not asked again how its buffers lie.
     remembered = remembered && known->description.in_place && known->description.out_of_place;
   } else {
-    THESEUS_TRY(use_chosen(call, selection));
+    bool scheduled = false;
+    if (adaptation_ != nullptr && adaptation_->has_schedules(call.collective)) {
+      Result<bool> used = use_schedule(call, op, id, selection, remembered);
+      if (!used.ok()) return used.status();
+      scheduled = *used;
+    }
+    if (!scheduled) THESEUS_TRY(use_chosen(call, selection));
   }
   selection.tag.base = base_hash(signature);
   Line& line = remembered ? recent_[place_of(call)] : unremembered_;
   line.key = remembered ? key_of(call) : Key{};
   line.selection = selection;
   return &line.selection;
+}
+
+Result<bool> PlanCache::use_schedule(const CollectiveCall& call, const ResolvedOp& op, uint64_t id,
+                                     Selection& selection, bool& remembered) {
+  const SelectedSchedule selected = adaptation_->select(policy_request(call, op.announced), id);
+  remembered &= selected.remembered;
+  if (selected.schedule < 0) return false;
+  const auto schedule = adaptation_->schedule(static_cast<uint32_t>(selected.schedule));
+  // Never another one instead: the others run what was selected.
+  if (schedule == nullptr) return Status::internal("a schedule that was agreed on is gone");
+  if ((op.scaled && !schedule->scales) || (schedule->root >= 0 && schedule->root != call.root)) return false;
+  Result<PreparedPlan*> plan = prepare_schedule(*schedule, call.root);
+  if (!plan.ok()) return plan.status();
+  selection.plan = *plan;
+  selection.piece_bytes = links_ == nullptr ? kPieceAlone : links_->slot_bytes();
+  const auto chunks = static_cast<size_t>(schedule->plan.chunks_per_block);
+  if (!schedule->any_count && call.count % chunks != 0) selection.padded_count = (call.count / chunks + 1) * chunks;
+  selection.tag.signature.plan =
+      static_cast<uint16_t>(kLoadedPlan | kScheduledPlan | (schedule->id & (kScheduledPlan - 1)));
+  THESEUS_INFO(kLogTuning, "%s of %zu %s: schedule '%s'", name_of(call.collective), call.count, name_of(call.type),
+               schedule->name.c_str());
+  return true;
+}
+
+Result<PreparedPlan*> PlanCache::prepare_schedule(const LoadedSchedule& schedule, int root) {
+  const auto key = std::make_pair(schedule.id, is_rooted(schedule.collective) ? root : 0);
+  if (const auto found = scheduled_.find(key); found != scheduled_.end()) return &found->second;
+  PreparedPlan prepared;
+  const bool is_built_in = !schedule.algorithm.empty();
+  if (is_built_in && key.second != std::max(schedule.root, 0)) {
+    Result<Algorithm> built = build(schedule.algorithm, schedule.collective, topology_, root);
+    if (!built.ok()) return built.status();
+    CompileOptions options;
+    options.scheduling = Scheduling::PerConnection;
+    Result<Plan> plan = compile(*built, topology_, options, rank_);
+    if (!plan.ok()) return plan.status();
+    THESEUS_TRY(resolve(*plan, /*share_slots=*/true, prepared));
+  } else {
+    THESEUS_TRY(resolve(schedule.plan, /*share_slots=*/is_built_in, prepared));
+  }
+  if (!schedule.any_count) {
+    prepared.staging = std::make_unique<Staging>(buffer_shape(schedule.collective, summary_.ranks, root, rank_), rank_,
+                                                 /*in_place=*/false);
+  }
+  return &scheduled_.emplace(key, std::move(prepared)).first->second;
 }
 
 Status PlanCache::use_chosen(const CollectiveCall& call, Selection& selection) {
@@ -111,8 +179,8 @@ PlanCache::Loaded* PlanCache::loaded(int id) const {
 
 Result<LoadedPlan> PlanCache::add_loaded(LoadedPlan description, PreparedPlan prepared) {
   const std::lock_guard lock(loaded_mutex_);
-  if (loaded_.size() + 1 >= kLoadedPlan) {
-    return Status::usage("load_plan: a communicator holds at most " + std::to_string(kLoadedPlan - 1) + " plans");
+  if (loaded_.size() + 1 >= kScheduledPlan) {
+    return Status::usage("load_plan: a communicator holds at most " + std::to_string(kScheduledPlan - 1) + " plans");
   }
   description.id = static_cast<int>(loaded_.size()) + 1;
   if (!description.any_count) {

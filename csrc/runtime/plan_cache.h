@@ -14,6 +14,7 @@
 #include "compiler/pipeline.h"
 #include "executor/execution.h"
 #include "policy/choose.h"
+#include "runtime/adaptation.h"
 #include "runtime/communicator.h"
 #include "runtime/links.h"
 #include "runtime/resolved_op.h"
@@ -54,8 +55,13 @@ class PlanCache {
     const Line& line = recent_[place_of(call)];
     return line.key == key_of(call) ? &line.selection : nullptr;
   }
-  // For a call that passed its checks. Valid until the next call that hashes alike; plans live as long as the cache.
-  Result<const Selection*> select(const CollectiveCall& call, const ResolvedOp& op);
+  // For a call that passed its checks, as request `id`. Valid until the next call that hashes alike, or forget().
+  Result<const Selection*> select(const CollectiveCall& call, const ResolvedOp& op, uint64_t id);
+
+  // Schedules of the job's context come before the built-in ones. `adaptation` outlives the cache.
+  void use_context(Adaptation& adaptation) { adaptation_ = &adaptation; }
+  // Another context holds from here on: selections are made anew, and schedules that are gone free what they had.
+  void forget();
 
   // This rank's part of `plan`, ready to run. `plan` needs no other.
   Status resolve(const Plan& plan, bool share_slots, PreparedPlan& prepared);
@@ -65,6 +71,7 @@ class PlanCache {
   // they are one; `scaled`: ResolvedOp::scaled. From any thread.
   Status check_loaded(const CollectiveCall& call, std::optional<bool> in_place, bool scaled) const;
 
+  PolicyRequest policy_request(const CollectiveCall& call, RedOp op) const;
   Choice choose_for(Collective collective, size_t count, DataType type, int root) const;
 
  private:
@@ -94,6 +101,10 @@ class PlanCache {
     PreparedPlan prepared;
   };
   Loaded* loaded(int id) const;
+  // False: none of the context's schedules is for this call. `remembered` falls where the next may be another.
+  Result<bool> use_schedule(const CollectiveCall& call, const ResolvedOp& op, uint64_t id, Selection& selection,
+                            bool& remembered);
+  Result<PreparedPlan*> prepare_schedule(const LoadedSchedule& schedule, int root);
   Status use_chosen(const CollectiveCall& call, Selection& selection);
   void use_loaded(Loaded& loaded, const CollectiveCall& call, Selection& selection) const;
   Result<PreparedPlan*> prepare(const std::string& algorithm, Collective collective, int root);
@@ -105,7 +116,9 @@ class PlanCache {
   Links* links_;
   Forced forced_;
   Scheduling scheduling_;
+  Adaptation* adaptation_ = nullptr;
   std::map<std::tuple<std::string, Collective, int>, PreparedPlan> plans_;
+  std::map<std::pair<uint32_t, int>, PreparedPlan> scheduled_;  // by schedule id and root
   mutable std::mutex loaded_mutex_;              // of the list; what it holds is used under the communicator's lock
   std::vector<std::unique_ptr<Loaded>> loaded_;  // by id - 1
   std::array<Line, 64> recent_;

@@ -158,6 +158,7 @@ Result<ResolvedOp> Communicator::Impl::check(const CollectiveCall& call) {
 // The caller holds `running`. Gives the request its id: from here on it counts, whatever becomes of it.
 Result<Request> Communicator::Impl::prepare(const CollectiveCall& call, const ResolvedOp& op) {
   THESEUS_TRY(usable());
+  if (next_request >= next_event) THESEUS_TRY(adapt());
   CollectiveCall own = call;
   if (!rooted(call.collective)) own.root = 0;
   if (!reduces(call.collective)) own.op = 0;
@@ -165,14 +166,15 @@ Result<Request> Communicator::Impl::prepare(const CollectiveCall& call, const Re
     ++next_request;
     return Request{};
   }
-  Result<const PlanCache::Selection*> selected = plans->select(own, op);
+  note(TteEvent::Selection);
+  Result<const PlanCache::Selection*> selected = plans->select(own, op, next_request);
   if (!selected.ok()) return selected.status();
   return bind(own, **selected);
 }
 
 // One initialiser for all: cleared first and filled then, a Request takes longer than a small message.
 Request Communicator::Impl::bind(const CollectiveCall& call, const PlanCache::Selection& selection) {
-  const uint32_t id = next_request++;
+  const auto id = static_cast<uint32_t>(next_request++);
   SignatureTag tag = selection.tag;
   tag.signature.request = id;
   tag.hash = request_hash(tag.base, id);
@@ -198,6 +200,10 @@ Request Communicator::Impl::bind(const CollectiveCall& call, const PlanCache::Se
 // of its pointers.
 Status Communicator::Impl::run(const CollectiveCall& call) {
   if (plans != nullptr) {
+    if (tte != nullptr) [[unlikely]]
+      tte->begin();
+    if (next_request >= next_event) [[unlikely]]
+      THESEUS_TRY(adapt());
     const PlanCache::Selection* known = plans->recall(call);
     if (known != nullptr && well_placed(call, *known, self->rank())) [[likely]] {
       THESEUS_TRY(usable());
@@ -210,6 +216,25 @@ Status Communicator::Impl::run(const CollectiveCall& call) {
   return run(call, *op);
 }
 
+Status Communicator::Impl::adapt() {
+  THESEUS_TRY(usable());
+  const double limit = timeout.load(std::memory_order_relaxed);
+  const uint64_t since = now_ns();
+  Result<bool> changed = adaptation->arrive(next_request, [&]() -> Status {
+    note(TteEvent::Wait);
+    THESEUS_TRY(check_alive());
+    if (limit > 0 && static_cast<double>(now_ns() - since) > limit * 1e9) {
+      return Status::timeout("no agreement after " + std::to_string(limit) + " s (THESEUS_TIMEOUT)");
+    }
+    return {};
+  });
+  if (!changed.ok()) return fail(changed.status());
+  note(TteEvent::Agreement);
+  next_event = adaptation->next_event();
+  if (*changed) plans->forget();
+  return {};
+}
+
 // The caller holds `running`.
 Status Communicator::Impl::run(const CollectiveCall& call, const ResolvedOp& op) {
   Result<Request> prepared = prepare(call, op);
@@ -218,6 +243,8 @@ Status Communicator::Impl::run(const CollectiveCall& call, const ResolvedOp& op)
 }
 
 Status Communicator::Impl::execute(Request& request) {
+  if (tte != nullptr) [[unlikely]]
+    tte->end();
   RequestRun run(*this, request);
   Status status = drive(*this, [&] { return run.advance(); }, [&] { return run.status(); });
   if (!status.ok()) {

@@ -16,6 +16,8 @@ namespace theseus {
 
 // In RequestSignature::plan: a plan that was loaded, and is known by its number.
 inline constexpr uint16_t kLoadedPlan = 0x8000;
+// Together with kLoadedPlan: a schedule of the job's context; the rest is low bits of its id.
+inline constexpr uint16_t kScheduledPlan = 0x4000;
 
 // What a request is, as far as both ends of a connection must agree. Sent along so that a mismatch can be named.
 struct RequestSignature {

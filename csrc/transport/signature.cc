@@ -23,7 +23,11 @@ std::string describe(const RequestSignature& s) {
   const bool rooted = s.collective == Collective::Broadcast || s.collective == Collective::Reduce ||
                       s.collective == Collective::Gather || s.collective == Collective::Scatter;
   if (rooted) text += ", root " + std::to_string(s.root);
-  if ((s.plan & kLoadedPlan) != 0) text += ", loaded plan " + std::to_string(s.plan - kLoadedPlan);
+  if ((s.plan & kLoadedPlan) != 0) {
+    const int number = s.plan - kLoadedPlan;
+    text += number < kScheduledPlan ? ", loaded plan " + std::to_string(number)
+                                    : ", schedule " + std::to_string(number - kScheduledPlan);
+  }
   if (s.collective != Collective::SendRecv) text += ", request " + std::to_string(s.request);
   return text;
 }

@@ -54,26 +54,54 @@ TEST(Counters, ListFlowsByHostAndRail) {
   EXPECT_EQ(mine[1].bytes, 25u);
 }
 
-// Time counts as backlogged while any port of the flow has data waiting, and only then.
+// Time counts as backlogged while any port of the flow has data waiting or unacknowledged, once however many have, and
+// only then.
 TEST(Counters, BacklogLastsWhileAnyPortWaits) {
   FlowCounters& flow = flow_counters("backlog-host", 0);
-  const auto backlogged = [] {
-    for (const FlowSnapshot& one : snapshot_flows()) {
-      if (one.host == "backlog-host") return one.backlogged_ns;
-    }
-    return uint64_t{0};
-  };
-  EXPECT_EQ(backlogged(), 0u);
-  flow.begin_backlog();
-  flow.begin_backlog();
-  flow.end_backlog();
-  const uint64_t during = backlogged();
-  while (backlogged() == during) std::this_thread::yield();  // the clock runs on
-  flow.end_backlog();
-  const uint64_t total = backlogged();
-  EXPECT_GT(total, during);
-  std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  EXPECT_EQ(backlogged(), total);
+  FlowMeter first(flow), second(flow);
+  first.handed_over(100, 1);
+  first.sample(1000, 100, 0, false);
+  EXPECT_EQ(flow.backlogged_ns, 0u) << "what the socket took at once has not waited";
+  first.begin_backlog(1000);
+  second.begin_backlog(1200);
+  EXPECT_EQ(flow.backlogged_ports, 2u);
+  first.sample(1500, 60, 0, true);
+  second.sample(1600, 0, 0, false);
+  EXPECT_EQ(flow.backlogged_ns, 600u);
+  EXPECT_EQ(flow.acknowledged, 40u);
+  first.sample(1900, 30, 0, false);  // nothing waits, but the peer lacks some of it
+  first.sample(2000, 0, 0, false);
+  EXPECT_EQ(flow.backlogged_ns, 1000u);
+  EXPECT_EQ(flow.backlogged_bytes, 100u);
+  EXPECT_EQ(flow.backlogged_ports, 0u);
+  first.handed_over(50, 1);
+  first.sample(5000, 0, 0, false);
+  EXPECT_EQ(flow.backlogged_ns, 1000u);
+  EXPECT_EQ(flow.backlogged_bytes, 100u);
+  EXPECT_EQ(flow.acknowledged, 150u);
+}
+
+// A peer that does not read is no slow network.
+TEST(Counters, BacklogDoesNotCountTheReceiversPauses) {
+  FlowCounters& flow = flow_counters("pausing-host", 0);
+  FlowMeter meter(flow);
+  meter.handed_over(100, 1);
+  meter.begin_backlog(1000);
+  meter.sample(3000, 80, 1500, true);
+  EXPECT_EQ(flow.backlogged_ns, 500u);
+  meter.sample(4000, 0, 1500, false);
+  EXPECT_EQ(flow.backlogged_ns, 1500u);
+}
+
+// A port that is gone leaves no backlog behind.
+TEST(Counters, BacklogEndsWithItsPort) {
+  FlowCounters& flow = flow_counters("leaving-host", 0);
+  {
+    FlowMeter meter(flow);
+    meter.begin_backlog(1);
+    EXPECT_EQ(flow.backlogged_ports, 1u);
+  }
+  EXPECT_EQ(flow.backlogged_ports, 0u);
 }
 
 }  // namespace

@@ -1,0 +1,65 @@
+"""What an agreement costs: latency and messages a rank, for real ranks on this machine, and for many by simulation.
+
+The simulation runs the same state machines for up to 16,384 ranks over messages that take as long as they were measured
+to take among the real ranks. Latency is from when a rank joins to when it knows the decision; nobody waits for it, since
+an agreement is under way while requests go on.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from statistics import mean, median
+
+if not __package__:
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.harness import Result, describe, finish, format_time, in_words, parser, table
+from benchmarks.tte import JobLog
+
+REAL = (2, 4, 8, 16, 32, 64)
+SIMULATED = (64, 256, 1024, 4096, 16384)
+RANKS_PER_HOST = 8
+
+
+def measure(ranks: int, agreements: int) -> tuple[float, float, float]:
+    """Median latency over the ranks, mean and largest number of messages a rank and agreement."""
+    from theseus_py import spawn
+
+    reports: list[spawn.Report] = []
+    with tempfile.TemporaryDirectory() as folder:
+        log = JobLog(folder)
+        log.append(kind="attribute", name="load")
+        command = spawn.python_command("benchmarks.harness.agreement_rank", "--agreements", str(agreements))
+        environment = {"THESEUS_JOB_LOG": log.path, "THESEUS_ADAPT": "on"}
+        layout = spawn.Layout(ranks, hosts=max(1, ranks // RANKS_PER_HOST))
+        spawn.spawn(
+            command, layout, environment=environment, timeout=600, on_report=lambda rank, report: reports.append(report)
+        )
+    messages = [report["messages"] for report in reports]
+    return median(report["latency"] for report in reports), mean(messages), max(messages)
+
+
+def main() -> int:
+    """Entry point: 0, 1 if --check and a target is missed, 2 if the benchmark could not run."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    given = parser(__doc__).parse_args()
+    machine = describe()
+    print(in_words(machine))
+    results, rows = [], []
+    real = REAL[:3] if given.quick else REAL
+    for ranks in real:
+        latency, average, most = measure(ranks, 10 if given.quick else 30)
+        rows.append([f"{ranks} real", format_time(latency), f"{average:.2f}", f"{most:.2f}"])
+        # Up and down a binomial tree once, with a word to start at most: 3 log2(ranks).
+        limit = 3 * max(1.0, math.log2(ranks))
+        results.append(Result(f"{ranks} ranks, messages of the busiest rank", most, limit, ""))
+    print(table(["ranks", "latency", "messages a rank", "at most"], rows))
+    return finish(given, machine, results, samples={})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

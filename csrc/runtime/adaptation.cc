@@ -1,0 +1,209 @@
+#include "runtime/adaptation.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/clock.h"
+#include "base/env.h"
+#include "base/log.h"
+#include "runtime/outside_plan.h"
+
+namespace theseus {
+namespace {
+
+// Agreements are this far apart where requests allow: what is published takes effect about so much later.
+constexpr double kAheadSeconds = 0.1;
+// The machine lets no more decisions wait than it can have candidates for; rejected ones come on top.
+constexpr size_t kMostCandidates = kMostUndone + 16;
+constexpr auto kLook = std::chrono::milliseconds(20);
+
+uint64_t wall_clock_us() {
+  return static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::system_clock::now().time_since_epoch())
+          .count());
+}
+
+}  // namespace
+
+Adaptation::Adaptation(const CommId& communicator, int rank, const std::vector<Peer>& peers, const Topology& topology)
+    : communicator_(communicator),
+      rank_(rank),
+      schedules_(std::make_shared<Schedules>(rank, topology, dependable_slots(peers))) {}
+
+Adaptation::~Adaptation() {
+  if (membership_ != nullptr) membership_->stop();
+}
+
+Result<std::shared_ptr<Adaptation>> Adaptation::start(const CommId& communicator, int rank,
+                                                      const std::vector<Peer>& peers, const Topology& topology) {
+  std::shared_ptr<Adaptation> own(new Adaptation(communicator, rank, peers, topology));
+  own->machine_ = std::make_unique<Agreement>(rank, topology.host_of_rank, *own);
+  JobLog::instance().start();
+  JobLog::instance().listen(own);
+  own->schedules_->learn();
+  Result<std::unique_ptr<AgreementLinks>> links =
+      AgreementLinks::open(communicator, rank, peers, topology,
+                           [weak = std::weak_ptr(own)](int from, AgreementLinks::Kind kind, const std::string& bytes) {
+                             if (const auto adaptation = weak.lock()) adaptation->receive(from, kind, bytes);
+                           });
+  if (!links.ok()) return links.status();
+  const std::lock_guard lock(own->mutex_);
+  own->links_ = std::move(*links);
+  if (settings::job_log().empty()) {
+    own->membership_ =
+        Membership::start(communicator, rank, peers, topology, [raw = own->links_.get()](int to, std::string bytes) {
+          raw->send(to, AgreementLinks::Kind::Member, std::move(bytes));
+        });
+  }
+  own->boundary_ns_ = now_ns();
+  own->after_step(own->machine_->reach(1));
+  return own;
+}
+
+Offer Adaptation::offer() {
+  schedules_->learn();
+  Offer offer;
+  offer.log_id = JobLog::instance().id();
+  offer.position = JobLog::instance().position();
+  offer.loaded = schedules_->loaded();
+  offer.next_k = next_k_;
+  offer.time_us = wall_clock_us();
+  state_.log_id = offer.log_id;
+  state_.read = offer.position;
+  return offer;
+}
+
+Confirmation Adaptation::decode(const Offer& candidate) {
+  Confirmation confirmation;
+  Result<Snapshot> snapshot = JobLog::instance().snapshot(candidate.position, candidate.loaded);
+  confirmation.acceptable = snapshot.ok() && candidate.position >= state_.installed;
+  if (snapshot.ok()) {
+    for (const Schedule& schedule : snapshot->schedules) {
+      confirmation.acceptable &= schedules_->find(schedule.id) != nullptr;
+    }
+    confirmation.lowest_digest = confirmation.highest_digest = snapshot->digest;
+    candidates_.push_back(std::move(*snapshot));
+    if (candidates_.size() > kMostCandidates) candidates_.pop_front();
+  }
+  if (!confirmation.acceptable) confirmation.held_back_by = rank_;
+  return confirmation;
+}
+
+void Adaptation::receive(int from, AgreementLinks::Kind kind, const std::string& bytes) {
+  if (kind == AgreementLinks::Kind::Member) {
+    if (membership_ != nullptr) membership_->receive(from, bytes);
+    return;
+  }
+  const std::lock_guard lock(mutex_);
+  Result<std::vector<AgreementMessage>> answers = machine_->receive(from, bytes);
+  if (answers.ok()) {
+    after_step(std::move(*answers));
+  } else if (broken_.ok()) {
+    broken_ = answers.status();
+  }
+  decided_.notify_all();
+}
+
+void Adaptation::after_step(std::vector<AgreementMessage> messages) {
+  const uint64_t now = now_ns();
+  if (machine_->agreements() != decided_count_) {
+    decided_count_ = machine_->agreements();
+    if (begun_ns_ != 0) state_.agreement_ns += now - begun_ns_;
+    begun_ns_ = 0;
+  }
+  if (machine_->under_way() && begun_ns_ == 0) begun_ns_ = now;
+  state_.messages += messages.size();
+  for (AgreementMessage& message : messages) {
+    links_->send(message.to, AgreementLinks::Kind::Agreement, std::move(message.bytes));
+  }
+}
+
+Status Adaptation::wait(std::unique_lock<std::mutex>& lock, const std::function<bool()>& over,
+                        const std::function<Status()>& pause) {
+  while (!over()) {
+    if (!broken_.ok()) return broken_;
+    if (decided_.wait_for(lock, kLook) == std::cv_status::no_timeout) continue;
+    lock.unlock();
+    const Status status = pause();
+    lock.lock();
+    THESEUS_TRY(status);
+  }
+  return {};
+}
+
+Result<bool> Adaptation::arrive(uint64_t request, const std::function<Status()>& pause) {
+  std::unique_lock lock(mutex_);
+  next_k_ = propose_k(request);
+  after_step(machine_->reach(request));
+  THESEUS_TRY(wait(lock, [&] { return !machine_->must_wait(request); }, pause));
+  const std::unique_ptr<Decision> decision = machine_->take(request);
+  next_event_ = machine_->next_event();
+  if (decision == nullptr) return false;
+  const bool changed = install(*decision);
+  if (!broken_.ok()) return broken_;
+  next_event_ = machine_->next_event();
+  return changed;
+}
+
+// So many requests as take kAheadSeconds, by those since the last boundary.
+uint32_t Adaptation::propose_k(uint64_t request) {
+  if (request <= boundary_) return next_k_;
+  const double since = static_cast<double>(now_ns() - boundary_ns_) / 1e9;
+  const double each = since / static_cast<double>(request - boundary_);
+  return static_cast<uint32_t>(std::clamp(kAheadSeconds / std::max(each, 1e-9), 1.0, double{kLargestK}));
+}
+
+bool Adaptation::install(const Decision& decision) {
+  const uint64_t hooks_before = hooks_.digest();
+  if (decision.changed) install_candidate(decision);
+  hooks_.install(installed_, decision.boundary, decision.candidate.time_us);
+  boundary_ = decision.boundary;
+  boundary_ns_ = now_ns();
+  state_.agreements = decision.agreement + 1;
+  state_.next_k = static_cast<uint32_t>(decision.next_boundary - decision.boundary);
+  state_.held_back_by = decision.held_back_by;
+  const bool changed = decision.changed || hooks_.digest() != hooks_before;
+  if (changed) {
+    selector_ = installed_.schedules.empty() ? nullptr : std::make_unique<Selector>(installed_, hooks_);
+    THESEUS_INFO(kLogTuning, "communicator %s: context at position %lu installed before request %lu, %zu schedules",
+                 communicator_.to_string().c_str(), static_cast<unsigned long>(installed_.position),
+                 static_cast<unsigned long>(decision.boundary), installed_.schedules.size());
+  }
+  return changed;
+}
+
+void Adaptation::install_candidate(const Decision& decision) {
+  // One that was rejected may lie before ours.
+  while (!candidates_.empty() && candidates_.front().digest != decision.digest) candidates_.pop_front();
+  if (candidates_.empty()) {
+    broken_ = Status::internal("a context that was agreed on is gone");
+    return;
+  }
+  Snapshot next = std::move(candidates_.front());
+  candidates_.pop_front();
+  // All ranks could run these, so what is no longer among them was removed.
+  for (const Schedule& schedule : installed_.schedules) {
+    const bool stays = std::any_of(next.schedules.begin(), next.schedules.end(),
+                                   [&](const Schedule& other) { return other.id == schedule.id; });
+    if (!stays) schedules_->drop(schedule.id);
+  }
+  installed_ = std::move(next);
+  state_.installed = installed_.position;
+  ++state_.epoch;
+}
+
+std::vector<ScheduleVerdict> Adaptation::explain(const PolicyRequest& request, uint64_t id) {
+  return selector_ == nullptr ? std::vector<ScheduleVerdict>{} : selector_->explain(request, id);
+}
+
+Status Adaptation::finish(const std::function<Status()>& pause) {
+  std::unique_lock lock(mutex_);
+  return wait(lock, [&] { return !machine_->under_way(); }, pause);
+}
+
+ContextState Adaptation::state() const {
+  const std::lock_guard lock(mutex_);
+  return state_;
+}
+
+}  // namespace theseus
