@@ -23,7 +23,7 @@ from benchmarks.harness import Result, describe, finish, in_words, parser, table
 
 SELECTION, AGREEMENT, WAIT, SETUP, MIGRATION = 1, 2, 4, 8, 16
 PERCENTILES = (50, 95, 99, 99.9)
-ALGORITHMS = {"all_reduce": ("ring", "direct", "halving_doubling"), "all_gather": ("ring", "direct")}
+ALGORITHMS = {"AllReduce": ("ring", "direct", "halving_doubling"), "AllGather": ("ring", "direct")}
 
 
 class JobLog:
@@ -45,7 +45,7 @@ class JobLog:
         """`count` schedules whose policies read the request and an attribute; each is usable for some requests."""
         self.append(kind="attribute", name="load")
         for number in range(count):
-            collective = "all_reduce" if number % 2 == 0 else "all_gather"
+            collective = "AllReduce" if number % 2 == 0 else "AllGather"
             choices = ALGORITHMS[collective]
             lower = 1 << (number % 12)
             self.append(
@@ -68,7 +68,7 @@ def run_ranks(
 
     def keep(rank: int, report: spawn.Report) -> None:
         if rank == 0 and report["kind"] == "ready":
-            log.append(kind="exogenous", name="mode", elements=[(0, report["number"] % 2)])
+            log.append(kind="update", name="mode", elements=[(0, report["number"] % 2)])
         elif report["kind"] in reports:
             reports[report["kind"]].append(report)
 
@@ -153,8 +153,8 @@ def measure_switches(ranks: int, switches: int) -> tuple[Result, list[int]]:
     with tempfile.TemporaryDirectory() as folder:
         log = JobLog(folder)
         log.append(kind="attribute", name="mode")
-        log.append(kind="schedule", name="one", collective="all_reduce", algorithm="ring", usable="mode == 1")
-        log.append(kind="schedule", name="zero", collective="all_reduce", algorithm="direct", usable="mode == 0")
+        log.append(kind="schedule", name="one", collective="AllReduce", algorithm="ring", usable="mode == 1")
+        log.append(kind="schedule", name="zero", collective="AllReduce", algorithm="direct", usable="mode == 0")
         reports = run_ranks(log, ranks, 0, switches=switches)
     wall = np.array([report["wall"] for report in reports["switch"]])
     cpu = np.array([report["cpu"] for report in reports["switch"]])

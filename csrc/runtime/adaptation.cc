@@ -41,13 +41,14 @@ Result<std::shared_ptr<Adaptation>> Adaptation::start(const CommId& communicator
   JobLog::instance().start();
   JobLog::instance().listen(own);
   own->schedules_->learn();
+  // A peer's first message may come before open() returns: it waits for this lock.
+  const std::lock_guard lock(own->mutex_);
   Result<std::unique_ptr<AgreementLinks>> links =
       AgreementLinks::open(communicator, rank, peers, topology,
                            [weak = std::weak_ptr(own)](int from, AgreementLinks::Kind kind, const std::string& bytes) {
                              if (const auto adaptation = weak.lock()) adaptation->receive(from, kind, bytes);
                            });
   if (!links.ok()) return links.status();
-  const std::lock_guard lock(own->mutex_);
   own->links_ = std::move(*links);
   if (settings::job_log().empty()) {
     own->membership_ =
@@ -61,7 +62,7 @@ Result<std::shared_ptr<Adaptation>> Adaptation::start(const CommId& communicator
 }
 
 Offer Adaptation::offer() {
-  schedules_->learn();
+  schedules_->learn_awaited();
   Offer offer;
   offer.log_id = JobLog::instance().id();
   offer.position = JobLog::instance().position();
@@ -90,11 +91,13 @@ Confirmation Adaptation::decode(const Offer& candidate) {
 }
 
 void Adaptation::receive(int from, AgreementLinks::Kind kind, const std::string& bytes) {
+  std::unique_lock lock(mutex_);
   if (kind == AgreementLinks::Kind::Member) {
-    if (membership_ != nullptr) membership_->receive(from, bytes);
+    const std::shared_ptr<Membership> membership = membership_;
+    lock.unlock();
+    if (membership != nullptr) membership->receive(from, bytes);
     return;
   }
-  const std::lock_guard lock(mutex_);
   Result<std::vector<AgreementMessage>> answers = machine_->receive(from, bytes);
   if (answers.ok()) {
     after_step(std::move(*answers));
@@ -131,18 +134,20 @@ Status Adaptation::wait(std::unique_lock<std::mutex>& lock, const std::function<
   return {};
 }
 
-Result<bool> Adaptation::arrive(uint64_t request, const std::function<Status()>& pause) {
+Result<Arrival> Adaptation::arrive(uint64_t request, const std::function<Status()>& pause) {
   std::unique_lock lock(mutex_);
   next_k_ = propose_k(request);
   after_step(machine_->reach(request));
+  Arrival arrival;
+  arrival.waited = machine_->must_wait(request);
   THESEUS_TRY(wait(lock, [&] { return !machine_->must_wait(request); }, pause));
   const std::unique_ptr<Decision> decision = machine_->take(request);
   next_event_ = machine_->next_event();
-  if (decision == nullptr) return false;
-  const bool changed = install(*decision);
+  if (decision == nullptr) return arrival;
+  arrival.changed = install(*decision);
   if (!broken_.ok()) return broken_;
   next_event_ = machine_->next_event();
-  return changed;
+  return arrival;
 }
 
 // So many requests as take kAheadSeconds, by those since the last boundary.
@@ -154,15 +159,14 @@ uint32_t Adaptation::propose_k(uint64_t request) {
 }
 
 bool Adaptation::install(const Decision& decision) {
-  const uint64_t hooks_before = hooks_.digest();
   if (decision.changed) install_candidate(decision);
-  hooks_.install(installed_, decision.boundary, decision.candidate.time_us);
+  const bool moved = hooks_.install(installed_, decision.boundary, decision.candidate.time_us);
   boundary_ = decision.boundary;
   boundary_ns_ = now_ns();
   state_.agreements = decision.agreement + 1;
   state_.next_k = static_cast<uint32_t>(decision.next_boundary - decision.boundary);
   state_.held_back_by = decision.held_back_by;
-  const bool changed = decision.changed || hooks_.digest() != hooks_before;
+  const bool changed = decision.changed || moved;
   if (changed) {
     selector_ = installed_.schedules.empty() ? nullptr : std::make_unique<Selector>(installed_, hooks_);
     THESEUS_INFO(kLogTuning, "communicator %s: context at position %lu installed before request %lu, %zu schedules",

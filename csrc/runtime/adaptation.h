@@ -24,6 +24,11 @@
 
 namespace theseus {
 
+struct Arrival {
+  bool changed = false;  // selections made before are void
+  bool waited = false;
+};
+
 class Adaptation final : public Holdings, public JobLogListener, public std::enable_shared_from_this<Adaptation> {
  public:
   static Result<std::shared_ptr<Adaptation>> start(const CommId& communicator, int rank, const std::vector<Peer>& peers,
@@ -34,8 +39,8 @@ class Adaptation final : public Holdings, public JobLogListener, public std::ena
   // The first request id for which arrive() must be called before it is selected.
   uint64_t next_event() const { return next_event_; }
   // Does what is due before `request`: joins an agreement, waits for one, installs it. `pause` is asked between looks
-  // and ends the wait by failing. True: selections made before are void.
-  Result<bool> arrive(uint64_t request, const std::function<Status()>& pause);
+  // and ends the wait by failing.
+  Result<Arrival> arrive(uint64_t request, const std::function<Status()>& pause);
   bool has_schedules(Collective collective) const { return selector_ != nullptr && !selector_->empty(collective); }
   SelectedSchedule select(const PolicyRequest& request, uint64_t id) { return selector_->select(request, id); }
   std::vector<ScheduleVerdict> explain(const PolicyRequest& request, uint64_t id);

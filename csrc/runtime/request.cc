@@ -220,18 +220,18 @@ Status Communicator::Impl::adapt() {
   THESEUS_TRY(usable());
   const double limit = timeout.load(std::memory_order_relaxed);
   const uint64_t since = now_ns();
-  Result<bool> changed = adaptation->arrive(next_request, [&]() -> Status {
-    note(TteEvent::Wait);
+  Result<Arrival> arrival = adaptation->arrive(next_request, [&]() -> Status {
     THESEUS_TRY(check_alive());
     if (limit > 0 && static_cast<double>(now_ns() - since) > limit * 1e9) {
       return Status::timeout("no agreement after " + std::to_string(limit) + " s (THESEUS_TIMEOUT)");
     }
     return {};
   });
-  if (!changed.ok()) return fail(changed.status());
+  if (!arrival.ok()) return fail(arrival.status());
   note(TteEvent::Agreement);
+  if (arrival->waited) note(TteEvent::Wait);
   next_event = adaptation->next_event();
-  if (*changed) plans->forget();
+  if (arrival->changed) plans->forget();
   return {};
 }
 

@@ -32,11 +32,20 @@ void Schedules::learn() {
   });
 }
 
+void Schedules::learn_awaited() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (awaited_.empty()) return;
+  }
+  learn();
+}
+
 void Schedules::make_ready(const Schedule& schedule) {
   Result<LoadedSchedule> made = make(schedule);
   const std::lock_guard lock(mutex_);
   if (made.ok()) {
     loaded_.emplace(schedule.id, std::make_shared<const LoadedSchedule>(std::move(*made)));
+    loaded_set_.set(schedule.id);
   } else if (made.status().code() == Code::SystemError) {
     awaited_.emplace(schedule.id, schedule);
   } else {
@@ -98,9 +107,7 @@ Status Schedules::take_plan(const Schedule& schedule, LoadedSchedule& loaded) co
 
 ScheduleSet Schedules::loaded() const {
   const std::lock_guard lock(mutex_);
-  ScheduleSet set;
-  for (const auto& [id, schedule] : loaded_) set.set(id);
-  return set;
+  return loaded_set_;
 }
 
 std::shared_ptr<const LoadedSchedule> Schedules::find(uint32_t id) const {
@@ -112,6 +119,7 @@ std::shared_ptr<const LoadedSchedule> Schedules::find(uint32_t id) const {
 void Schedules::drop(uint32_t id) {
   const std::lock_guard lock(mutex_);
   loaded_.erase(id);
+  loaded_set_.set(id, false);
   awaited_.erase(id);
 }
 

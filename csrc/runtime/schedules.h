@@ -33,6 +33,8 @@ class Schedules : public std::enable_shared_from_this<Schedules> {
 
   // Makes all schedules of the job log ready that are new here, or whose plan had not arrived yet. Returns at once.
   void learn();
+  // The same, where some plan had not arrived yet.
+  void learn_awaited();
   ScheduleSet loaded() const;
   std::shared_ptr<const LoadedSchedule> find(uint32_t id) const;
   // Lets go of a schedule whose removal was agreed on.
@@ -52,6 +54,7 @@ class Schedules : public std::enable_shared_from_this<Schedules> {
   bool learning_ = false;
   uint32_t known_ = 0;  // ids below have been looked at
   std::map<uint32_t, std::shared_ptr<const LoadedSchedule>> loaded_;
+  ScheduleSet loaded_set_;
   std::map<uint32_t, std::string> refused_;
   std::map<uint32_t, Schedule> awaited_;  // whose plans have not arrived
 };

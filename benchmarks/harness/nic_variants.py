@@ -1,0 +1,115 @@
+"""The ways to meet a slow NIC that failslow.py compares, each a job of its own."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from benchmarks.harness.nic_caps import Cap, capacities
+from benchmarks.harness.nic_job import NicJob
+from theseus_py.testbed import Shape
+
+if TYPE_CHECKING:
+    from theseus_py.healing import Collective
+
+GLOO = "gloo"
+ADAPTED = "adapted"
+GIVEN = "given"
+_NAMES: dict[str, Collective] = {
+    "all_reduce": "AllReduce",
+    "all_gather": "AllGather",
+    "reduce_scatter": "ReduceScatter",
+}
+# Without adaptation a dead NIC is not survived: only with patience can its end be seen.
+_OFF = {"THESEUS_AGENT": "off", "THESEUS_ADAPT": "off", "THESEUS_FIRST_AID": "0", "THESEUS_HEARTBEAT_TIMEOUT": "600"}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """`missing()` says why it cannot be measured here, or None. `settles`: calls under new caps before any counts."""
+
+    name: str
+    meaning: str
+    missing: Callable[[], str | None]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    kind: str = "theseus"
+    settles: int = 0
+    plans: bool = False
+
+    def start(self, shape: Shape, most_bytes: int, ranks_per_host: int) -> NicJob:
+        """Starts its job. Raises JobError."""
+        return NicJob(self.name, shape, self.kind, most_bytes, ranks_per_host, self.environment)
+
+
+def known_variants() -> list[Variant]:
+    """All of them, in the order in which they are shown."""
+    return [
+        Variant("unadapted", "the normal schedule, whatever happens", lambda: None, _OFF),
+        Variant(
+            "first aid",
+            "the normal schedule; chunks take whichever rail is free",
+            lambda: _lacks("THESEUS_FIRST_AID"),
+            {**_OFF, "THESEUS_FIRST_AID": "1"},
+            settles=1,
+        ),
+        Variant(
+            GIVEN,
+            "a schedule made for the caps, which are told",
+            _no_planner,
+            {**_OFF, "THESEUS_FIRST_AID": "1"},
+            plans=True,
+        ),
+        Variant(
+            ADAPTED,
+            "agent and monitor find out by themselves",
+            lambda: _lacks("THESEUS_AGENT"),
+            {"THESEUS_AGENT": agent_command(), "THESEUS_ADAPT": "on", "THESEUS_FIRST_AID": "1"},
+            settles=3,
+        ),
+        Variant(GLOO, "torch.distributed's gloo, four pieces at once", _no_gloo, kind=GLOO),
+    ]
+
+
+def agent_command() -> str:
+    """Returns the command that starts a node's agent, from where this package lies."""
+    path = [os.path.abspath(entry) for entry in sys.path]
+    code = f"import sys; sys.path[:] = {path!r}; from theseus_py.agent.__main__ import main; sys.exit(main())"
+    return shlex.join([sys.executable, "-c", code])
+
+
+def _lacks(setting: str) -> str | None:
+    from theseus_py import _core
+
+    names = {row[0] for row in _core.describe_settings()}
+    return None if setting in names else f"this build has no {setting}"
+
+
+def _no_planner() -> str | None:
+    return None if importlib.util.find_spec("theseus_py.healing") else "this build has no theseus_py.healing"
+
+
+def _no_gloo() -> str | None:
+    return None if importlib.util.find_spec("torch") else "torch is not installed"
+
+
+def plan_for(collective: str, size: int, shape: Shape, ranks_per_host: int, caps: Sequence[Cap]) -> bytes:
+    """Returns the plan file of a schedule made for these caps. Raises ValueError where there is none."""
+    from resccl import Topology, built_in, compile
+    from theseus_py.healing import chunks_for, plan
+
+    name = _NAMES[collective]
+    ranks = shape.hosts * ranks_per_host
+    made = plan(
+        name,
+        capacities(shape.hosts, shape.nics, caps),
+        chunks=chunks_for(name, size, ranks),
+        ranks_per_host=ranks_per_host,
+    )
+    topology = Topology(tuple(rank // ranks_per_host for rank in range(ranks)), shape.nics)
+    algorithm = built_in(made.algorithm, name, topology)
+    return compile(algorithm, topology, scheduling="per_connection", verify=False).to_bytes()
