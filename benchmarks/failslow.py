@@ -19,15 +19,18 @@ from pathlib import Path
 if not __package__:
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.harness import Result, describe, finish, format_size, in_words, parse_size, parser
+from benchmarks.harness import Result, describe, finish, format_size, format_time, in_words, parse_size, parser
 from benchmarks.harness.nic_caps import COLLECTIVES, FRACTIONS, HEALTHY, Scenario, allowed_seconds, scenarios
 from benchmarks.harness.nic_job import JobError, NicJob
 from benchmarks.harness.nic_report import LABELS, Measured, bytes_table, draw, slowdown_table
+from benchmarks.harness.nic_training import STEPS, Plan, TrainingRuns
 from benchmarks.harness.nic_variants import ADAPTED, GIVEN, GLOO, Variant, known_variants, plan_for
 from theseus_py.testbed import Shape, missing, parse_rate
 
 QUICK_FRACTIONS = (1.0, 0.5, 0.1)
+TRAINING_FRACTIONS = (1.0, 0.1, 0.0)
 HEALTHY_TARGET = 95.0
+TRAINING_TARGET = 1.06
 # A run of this many times its healthy time is no longer waited for, and one of half of it is measured once.
 STALL = 16
 HOPELESS = 5
@@ -42,7 +45,7 @@ def arguments() -> argparse.Namespace:
         "--bytes", type=parse_size, help="of a collective; 64M if not given, 32M for several ranks a host"
     )
     made.add_argument("--rate", default="200mbit", help="of each NIC, in each direction")
-    made.add_argument("--rounds", type=int, help="5 if not given, and 2 with --quick")
+    made.add_argument("--rounds", type=int, help="5 if not given; with --quick 2, and 1 of training")
     made.add_argument("--fractions", type=float, nargs="+", metavar="P", help="what is left of one NIC")
     made.add_argument("--single", action="store_true", help="leave out the rows with several slow NICs, and recovery")
     made.add_argument("--variants", nargs="+", metavar="NAME", choices=[each.name for each in known_variants()])
@@ -50,9 +53,11 @@ def arguments() -> argparse.Namespace:
     made.add_argument("--png", type=Path, metavar="FILE", help="also draw the slowdowns")
     made.add_argument("--training", action="store_true", help="instead, iterations of a DDP training run")
     given = made.parse_args()
-    given.rounds = given.rounds or (2 if given.quick else 5)
-    given.bytes = given.bytes or (16 << 20 if given.quick else (64 << 20 if given.ranks_per_host == 1 else 32 << 20))
-    given.fractions = given.fractions or (QUICK_FRACTIONS if given.quick else FRACTIONS)
+    given.rounds = given.rounds or ((1 if given.training else 2) if given.quick else 5)
+    usual = (64 << 20) if given.ranks_per_host == 1 else (32 << 20)
+    given.bytes = given.bytes or (16 << 20 if given.quick or given.training else usual)
+    if not given.fractions:
+        given.fractions = TRAINING_FRACTIONS if given.training else QUICK_FRACTIONS if given.quick else FRACTIONS
     given.single = given.single or given.quick
     return given
 
@@ -160,6 +165,59 @@ def results_of(measured: Measured, given: argparse.Namespace, chosen: list[Scena
     return results
 
 
+def available(given: argparse.Namespace) -> list[Variant]:
+    """The variants to measure; prints why others are left out."""
+    chosen = []
+    for variant in known_variants():
+        lacking = variant.missing()
+        if given.variants and variant.name not in given.variants:
+            continue
+        if lacking is not None:
+            print(f"left out: {variant.name}: {lacking}")
+        else:
+            print(f"{variant.name}: {variant.meaning}")
+            chosen.append(variant)
+    return chosen
+
+
+def train(given: argparse.Namespace, shape: Shape) -> int:
+    """Measures iterations of a training run and shows them; the exit status."""
+    machine = describe()
+    plan = Plan(shape, given.bytes)
+    chosen = scenarios(given.fractions, more=False)
+    setup = (
+        f"{shape.describe()}; DDP with {format_size(plan.gradient_bytes)}B of gradients; a step computes for "
+        f"{format_time(plan.compute)}, most of it a sleep that stands for a GPU's work"
+    )
+    print(f"{in_words(machine)}; {setup}; medians of {given.rounds} x {STEPS} steps")
+    with ExitStack() as stack:
+        variants = [variant for variant in available(given) if not variant.plans]
+        jobs = [
+            (variant, stack.enter_context(variant.train(shape, plan.gradient_bytes, plan.compute)))
+            for variant in variants
+        ]
+        runs = TrainingRuns(plan, jobs)
+        for number in range(given.rounds):
+            runs.round(chosen)
+            progress(number, given.rounds)
+    print(f"\n{runs.shown(chosen)}\n")
+    for name, reason in runs.failed.items():
+        print(f"{name} failed: {reason}")
+    results = []
+    for scenario in chosen:
+        ratio = float("inf") if runs.stalled(ADAPTED, scenario) else runs.ratio(ADAPTED, scenario)
+        if ratio is not None and scenario != HEALTHY:
+            results.append(Result(f"iteration, {scenario.name}, {ADAPTED}", ratio, TRAINING_TARGET, "x healthy"))
+    samples = [{"variant": key[0], "scenario": key[1], "seconds": seconds} for key, seconds in runs.seconds.items()]
+    status = finish(given, machine, results, setup=setup, samples=samples, losses=runs.losses)
+    return 2 if runs.failed else status
+
+
+def progress(number: int, rounds: int) -> None:
+    """Says on standard error how far it is."""
+    print(f"\rround {number + 1} of {rounds}", end="\n" * (number + 1 == rounds), file=sys.stderr, flush=True)
+
+
 def compare(given: argparse.Namespace, shape: Shape) -> int:
     """Measures all variants and shows them; the exit status."""
     machine = describe()
@@ -168,21 +226,14 @@ def compare(given: argparse.Namespace, shape: Shape) -> int:
     print(f"{in_words(machine)}; {setup}; medians of {given.rounds}")
     with ExitStack() as stack:
         jobs: dict[str, tuple[Variant, NicJob]] = {}
-        for variant in known_variants():
-            if given.variants and variant.name not in given.variants:
-                continue
-            lacking = variant.missing()
-            if lacking is not None:
-                print(f"left out: {variant.name}: {lacking}")
-                continue
+        for variant in available(given):
             job = variant.start(shape, given.bytes, given.ranks_per_host)
             jobs[variant.name] = (variant, stack.enter_context(job))
-            print(f"{variant.name}: {variant.meaning}")
         comparison = Comparison(given, shape, jobs)
         comparison.warm()
         for number in range(given.rounds):
             comparison.round(chosen)
-            print(f"\rround {number + 1} of {given.rounds}", end="\n" * (number + 1 == given.rounds), file=sys.stderr)
+            progress(number, given.rounds)
     names = list(jobs)
     measured = comparison.measured
     for collective in given.collectives:
@@ -212,7 +263,8 @@ def main() -> int:
         print("\n".join(lacking), file=sys.stderr)
         return 2
     try:
-        return compare(given, Shape(4, 4, parse_rate(given.rate)))
+        shape = Shape(4, 4, parse_rate(given.rate))
+        return train(given, shape) if given.training else compare(given, shape)
     except JobError as error:
         print(error, file=sys.stderr)
         return 2

@@ -7,20 +7,17 @@ import contextlib
 import json
 import select
 import socket
-import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from benchmarks.harness.nic_caps import Cap
-from benchmarks.harness.nic_rank import CONTROL
+from benchmarks.harness.nic_control import CONTROL
 from theseus_py.testbed import Shape, Testbed, TestbedError, Traffic
 
-_RANK = Path(__file__).with_name("nic_rank.py")
 _START_SECONDS = 120.0
 # After a stall: what it takes until connections that backed off try again.
 _RECOVERY_SECONDS = 180.0
@@ -45,9 +42,14 @@ class NicJob:
     """Ranks on all hosts of a testbed of their own, so that jobs can take turns under caps of their own."""
 
     def __init__(
-        self, name: str, shape: Shape, kind: str, most_bytes: int, ranks_per_host: int, environment: Mapping[str, str]
+        self,
+        name: str,
+        shape: Shape,
+        command: Sequence[str],
+        ranks_per_host: int = 1,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Starts it. Raises JobError."""
+        """Starts `command` as every rank. Raises JobError."""
         self.name = name
         self._shape = shape
         self._said: deque[str] = deque(maxlen=100)
@@ -66,7 +68,7 @@ class NicJob:
             remote.append(theirs)
         try:
             self._job = self.bed.launch(
-                [sys.executable, str(_RANK), kind, str(most_bytes)],
+                command,
                 ranks_per_host=ranks_per_host,
                 environment=environment,
                 descriptors=[{CONTROL: end.fileno()} for end in remote],
@@ -81,12 +83,12 @@ class NicJob:
 
     def explain(self, collective: str, size: int) -> str:
         """Returns what would run."""
-        answers = self._ask({"do": "explain", "collective": collective, "bytes": size}, _START_SECONDS)
+        answers = self.ask({"do": "explain", "collective": collective, "bytes": size})
         return str(answers[0]["chosen"])
 
     def load(self, name: str, plan: bytes) -> None:
         """Gives all ranks a plan, which runs can name."""
-        self._ask({"do": "load", "name": name, "plan": base64.b64encode(plan).decode()}, _START_SECONDS)
+        self.ask({"do": "load", "name": name, "plan": base64.b64encode(plan).decode()})
 
     def cap(self, caps: Sequence[Cap]) -> None:
         """Caps these NICs and heals all others."""
@@ -100,23 +102,39 @@ class NicJob:
 
     def run(self, collective: str, size: int, plan: str | None = None, limit: float = 60.0) -> Run:
         """Runs a collective once. Where it takes more than `limit` seconds, all caps are lifted. Raises JobError."""
-        self._ask({"do": "prepare", "collective": collective, "bytes": size, "plan": plan}, _START_SECONDS)
+        self.ask({"do": "prepare", "collective": collective, "bytes": size, "plan": plan})
         before = self.bed.bytes()
         begin = time.monotonic()
-        self._tell({"do": "go"})
-        answers, stalled = self._hear(limit), False
-        if answers is None:
-            caps, stalled = self._caps, True
-            self.cap([])
-            answers = self._hear(_RECOVERY_SECONDS)
-            self.cap(caps)
-            if answers is None:
-                raise JobError(f"{self.name}: {collective} did not end when all NICs were well. {self._last_words()}")
+        answers, stalled = self.ask_or_heal({"do": "go"}, limit)
         wrong = sum(answer["wrong"] for answer in answers)
         if wrong:
             raise JobError(f"{self.name}: {collective} of {size} bytes: {wrong} elements are wrong")
         seconds = max(answer["end"] for answer in answers) - begin
         return Run(seconds, stalled, _difference(before, self.bed.bytes()))
+
+    def ask(self, command: dict[str, Any]) -> list[dict[str, Any]]:
+        """Tells all ranks something that they answer whatever the caps. Raises JobError."""
+        self._tell(command)
+        answers = self._hear(_START_SECONDS)
+        if answers is None:
+            raise JobError(f"{self.name}: no answer to {command['do']!r}. {self._last_words()}")
+        return answers
+
+    def ask_or_heal(self, command: dict[str, Any], limit: float) -> tuple[list[dict[str, Any]], bool]:
+        """Tells all ranks something, and returns their answers, and whether there were none within `limit` seconds
+        under the caps, which were then lifted until there were. Raises JobError.
+        """
+        self._tell(command)
+        answers = self._hear(limit)
+        if answers is not None:
+            return answers, False
+        caps = self._caps
+        self.cap([])
+        answers = self._hear(_RECOVERY_SECONDS)
+        self.cap(caps)
+        if answers is None:
+            raise JobError(f"{self.name}: {command['do']!r} did not end with all NICs healed. {self._last_words()}")
+        return answers, True
 
     def close(self) -> None:
         """Ends the job and its testbed."""
@@ -131,13 +149,6 @@ class NicJob:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _ask(self, command: dict[str, Any], limit: float) -> list[dict[str, Any]]:
-        self._tell(command)
-        answers = self._hear(limit)
-        if answers is None:
-            raise JobError(f"{self.name}: no answer to {command['do']!r} in {limit:.0f} s. {self._last_words()}")
-        return answers
 
     def _tell(self, command: dict[str, Any]) -> None:
         data = (json.dumps(command) + "\n").encode()

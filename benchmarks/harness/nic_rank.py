@@ -1,16 +1,12 @@
 """One rank of a job that runs collectives when told: `nic_rank.py theseus|gloo BYTES`; its control socket is inherited.
 
-Reads one JSON object a line, answers with one. A run has two steps, so that preparing is not measured: "prepare" is
+A run has two steps, so that preparing is not measured: "prepare" is
 answered when inputs and outputs are set, "go" when the result is there and has been compared with exact integers.
 """
 
 from __future__ import annotations
 
 import base64
-import contextlib
-import json
-import os
-import socket
 import sys
 import time
 from collections.abc import Callable
@@ -24,9 +20,9 @@ if not __package__:
     # In place of this file's own folder, whose names would hide others.
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
+from benchmarks.harness.nic_control import obey
 from benchmarks.harness.nic_values import Expected
 
-CONTROL = "THESEUS_BENCH_CONTROL"
 # gloo gives an operation one NIC, and takes them in turns: this many pieces keep all busy.
 _GLOO_PIECES = 4
 
@@ -148,14 +144,5 @@ class Rank:
         self._compare = lambda: self._expected.wrong(collective, count, recv)
 
 
-def main() -> None:
-    """Entry point."""
-    with contextlib.closing(socket.socket(fileno=int(os.environ[CONTROL]))) as control, control.makefile("rw") as lines:
-        rank = Rank(Theseus() if sys.argv[1] == "theseus" else Gloo(), int(sys.argv[2]))
-        for line in lines:
-            lines.write(json.dumps(rank.obey(json.loads(line))) + "\n")
-            lines.flush()
-
-
 if __name__ == "__main__":
-    main()
+    obey(Rank(Theseus() if sys.argv[1] == "theseus" else Gloo(), int(sys.argv[2])).obey)

@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.harness.nic_caps import Cap, capacities
@@ -17,6 +18,7 @@ from theseus_py.testbed import Shape
 if TYPE_CHECKING:
     from theseus_py.healing import Collective
 
+_FOLDER = Path(__file__).resolve().parent
 GLOO = "gloo"
 ADAPTED = "adapted"
 GIVEN = "given"
@@ -42,8 +44,14 @@ class Variant:
     plans: bool = False
 
     def start(self, shape: Shape, most_bytes: int, ranks_per_host: int) -> NicJob:
-        """Starts its job. Raises JobError."""
-        return NicJob(self.name, shape, self.kind, most_bytes, ranks_per_host, self.environment)
+        """Starts a job that runs collectives. Raises JobError."""
+        command = [sys.executable, str(_FOLDER / "nic_rank.py"), self.kind, str(most_bytes)]
+        return NicJob(self.name, shape, command, ranks_per_host, self.environment)
+
+    def train(self, shape: Shape, gradient_bytes: int, compute: float) -> NicJob:
+        """Starts a job that trains. Raises JobError."""
+        command = [sys.executable, str(_FOLDER / "training_rank.py"), self.kind, str(gradient_bytes), str(compute)]
+        return NicJob(self.name, shape, command, environment=self.environment)
 
 
 def known_variants() -> list[Variant]:

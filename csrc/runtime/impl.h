@@ -14,6 +14,7 @@
 #include "executor/transfer.h"
 #include "net/star.h"
 #include "observe/counters.h"
+#include "observe/trace.h"
 #include "observe/tte.h"
 #include "runtime/adaptation.h"
 #include "runtime/communicator.h"
@@ -35,6 +36,7 @@ struct Request {
   size_t output_bytes = 0;
   bool try_shared = false;  // see SharedExecution
   size_t padded_count = 0;  // not 0: see Staging
+  uint64_t begun_ns = 0;    // where a trace is kept
 };
 
 struct Communicator::Impl {
@@ -65,6 +67,7 @@ struct Communicator::Impl {
   int spins = 0;                              // looks before the first yield
   bool crowded = false;                       // more local ranks than cores
   std::unique_ptr<TteRecorder> tte;           // null: nobody asks; by whoever holds `running`
+  std::unique_ptr<Trace> trace;               // null: THESEUS_TRACE is empty; by whoever holds `running`
   RequestCounters counters;                   // by whoever holds `running`
   const SignatureTag* running_tag = nullptr;  // of the collective under way; by whoever holds `running`
   uint64_t next_local_check = 0;              // ns; by whoever holds `running`

@@ -184,6 +184,7 @@ Status Communicator::Impl::become_ready() {
     shared = std::make_unique<SharedExecution>(*links->segment(), self->rank(), self->ranks(), std::move(same_process));
   }
   timeout = settings::timeout();
+  trace = Trace::open(self->rank(), self->config().name.empty() ? id.to_string().substr(0, 8) : self->config().name);
   // With more ranks than cores, whoever spins keeps the one it waits for from running.
   crowded = links != nullptr && links->crowded();
   spins = static_cast<int>(crowded ? std::min<int64_t>(settings::spin(), 20) : settings::spin());

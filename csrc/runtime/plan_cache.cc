@@ -144,6 +144,7 @@ Result<PreparedPlan*> PlanCache::prepare_schedule(const LoadedSchedule& schedule
     prepared.staging = std::make_unique<Staging>(buffer_shape(schedule.collective, summary_.ranks, root, rank_), rank_,
                                                  /*in_place=*/false);
   }
+  prepared.algorithm = schedule.name;
   return &scheduled_.emplace(key, std::move(prepared)).first->second;
 }
 

@@ -231,7 +231,12 @@ Status Communicator::Impl::adapt() {
   note(TteEvent::Agreement);
   if (arrival->waited) note(TteEvent::Wait);
   next_event = adaptation->next_event();
-  if (arrival->changed) plans->forget();
+  if (!arrival->changed) return {};
+  plans->forget();
+  if (trace != nullptr) {
+    const ContextState state = adaptation->state();
+    trace->context_switch(now_ns(), next_request, state.installed, state.epoch);
+  }
   return {};
 }
 
@@ -257,6 +262,11 @@ Status Communicator::Impl::execute(Request& request) {
 
 void Communicator::Impl::complete(Request& request) {
   counters.count(request.binding.tag.signature.collective, std::max(request.input_bytes, request.output_bytes));
+  if (trace != nullptr) [[unlikely]] {
+    const RequestSignature& signature = request.binding.tag.signature;
+    trace->request(request.begun_ns, now_ns(), signature.collective, std::max(request.input_bytes, request.output_bytes),
+                   signature.request, request.plan->algorithm);
+  }
   if (request.padded_count != 0) [[unlikely]]
     request.plan->staging->leave();
   if (!request.op.divide || request.output_bytes == 0) return;

@@ -12,6 +12,8 @@ class RequestRun {
   RequestRun(Communicator::Impl& impl, Request& request) : impl_(impl), request_(request) {
     if (request.op.scaled) request.binding.scalar = request.op.scalar;
     impl.running_tag = &request.binding.tag;
+    if (impl.trace != nullptr) [[unlikely]]
+      request.begun_ns = now_ns();
     sharing_ = request.try_shared && impl.shared != nullptr && impl.shared->due(request.binding.tag);
     if (sharing_) {
       impl.shared->start({request.binding, request.binding.tag.signature.collective, request.binding.tag.signature.root,

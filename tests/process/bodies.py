@@ -330,6 +330,49 @@ def plans_of_seed(rank: int, ranks: int, plans: list[list[str]], counts: list[in
     say("done")
 
 
+def follow_context(rank: int, ranks: int, seed: int, requests: int) -> None:
+    """Random collectives, the same on all ranks, on integers, checked each; on until the log's end is installed."""
+    draw = np.random.default_rng(seed)
+    communicator = join(rank, ranks)
+    for _ in range(requests):
+        _one_exact_call(communicator, draw)
+    say("ran")
+    end = hear()["position"]
+    while (communicator.context_state() or {})["installed"] < end:
+        _one_exact_call(communicator, draw)
+        time.sleep(0.001)
+    for _ in range(20):
+        _one_exact_call(communicator, draw)
+    state = communicator.context_state()
+    communicator.destroy()
+    say("done", state=state)
+
+
+def _one_exact_call(communicator: Communicator, draw: np.random.Generator) -> None:
+    rank, ranks = communicator.rank, communicator.ranks
+    count = int(draw.choice([1, 7, 300, 5000, 40000]))
+    base = draw.integers(-1000, 1000, count)
+    mine, total = base + rank, base * ranks + ranks * (ranks - 1) // 2
+    match int(draw.integers(4)):
+        case 0:
+            out = np.zeros_like(base)
+            communicator.all_reduce(mine, out)
+            assert np.array_equal(out, total)
+        case 1:
+            out = np.zeros(count * ranks, base.dtype)
+            communicator.all_gather(mine, out)
+            assert np.array_equal(out.reshape(ranks, count), base + np.arange(ranks)[:, None])
+        case 2:
+            out = np.zeros_like(base)
+            communicator.reduce_scatter(np.tile(mine, ranks), out)
+            assert np.array_equal(out, total)
+        case 3:
+            root = int(draw.integers(ranks))
+            data = mine.copy()
+            communicator.broadcast(data, root)
+            assert np.array_equal(data, base + root)
+
+
 def main() -> None:
     """Run one body."""
     name, rank, ranks, arguments = sys.argv[1:]
