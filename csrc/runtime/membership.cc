@@ -73,8 +73,12 @@ void Membership::add(const std::string& host, const std::string& address) {
   agents_[host] = address;
   if (agents_.size() < leaders_.size()) return;
   WireWriter out;
-  out.number(kList).number(static_cast<uint32_t>(agents_.size()));
-  for (const auto& [name, where] : agents_) out.text(name).text(where);
+  out.number(kList).number(static_cast<uint32_t>(leaders_.size()));
+  // In the order in which schedules number hosts: by first rank.
+  for (const int leader : leaders_) {
+    const std::string& host = hosts_[static_cast<size_t>(leader)];
+    out.text(host).text(agents_[host]);
+  }
   const std::string list = out.take();
   take_list(list);
   const std::lock_guard lock(mutex_);
