@@ -169,9 +169,9 @@ def available(given: argparse.Namespace) -> list[Variant]:
     """The variants to measure; prints why others are left out."""
     chosen = []
     for variant in known_variants():
-        lacking = variant.missing()
-        if given.variants and variant.name not in given.variants:
+        if (given.variants and variant.name not in given.variants) or (given.training and variant.plans):
             continue
+        lacking = variant.missing()
         if lacking is not None:
             print(f"left out: {variant.name}: {lacking}")
         else:
@@ -191,10 +191,9 @@ def train(given: argparse.Namespace, shape: Shape) -> int:
     )
     print(f"{in_words(machine)}; {setup}; medians of {given.rounds} x {STEPS} steps")
     with ExitStack() as stack:
-        variants = [variant for variant in available(given) if not variant.plans]
         jobs = [
             (variant, stack.enter_context(variant.train(shape, plan.gradient_bytes, plan.compute)))
-            for variant in variants
+            for variant in available(given)
         ]
         runs = TrainingRuns(plan, jobs)
         for number in range(given.rounds):

@@ -28,6 +28,7 @@ from resccl.study import (
     calibrate,
     choose_level,
     closed_forms,
+    idle_shares,
     makespan,
     solve,
 )
@@ -63,6 +64,7 @@ def main() -> int:
     results = _over_round_robin(named, sizes, details)
     results += _over_levels(named, sizes, details)
     _utilisation(named, details)
+    _idle(named, details)
     _contention(named, details)
     _distance(named, given, details)
     return finish(given, machine, results, **details)
@@ -174,6 +176,27 @@ def _utilisation(named: dict[str, Study], details: dict[str, Any]) -> None:
     print(f"\nUse of NICs, use of links inside hosts, idle share of TBs at {format_size(LARGE)} (paper, Table 1); TBs")
     print(table(["", *SHOWN, *(f"TBs {level}" for level in SHOWN)], rows))
     details["utilisation"] = rows
+
+
+def _idle(named: dict[str, Study], details: dict[str, Any]) -> None:
+    """How the idle shares of the paper's Table 3 depend on what a TB moves in a second, which it does not give.
+
+    A TB that is faster than a NIC is done with its messages inside the host, and waits for those from other hosts: with
+    TBs of 60 GB/s no allocation of as many can be busy. With TBs of a NIC's speed HPDS waits less than MSCCL.
+    """
+    levels: tuple[Level, ...] = ("stage", "task", "few")
+    speeds = (60e9, 25e9)
+    rows = []
+    for name, study in named.items():
+        row = [name]
+        for speed in speeds:
+            hardware = replace(study.hardware, thread_block_bandwidth=speed)
+            shares = (idle_shares(study.plan(level), study.topology, LARGE / 2, hardware).mean() for level in levels)
+            row += [f"{share:.1%}" for share in shares]
+        rows.append(row)
+    print(f"\nIdle shares of TBs at {format_size(LARGE // 2)} (paper, Table 3), by the speed of a TB; stage: MSCCL")
+    print(table(["", *(f"{level}, {speed / 1e9:g} GB/s" for speed in speeds for level in levels)], rows))
+    details["idle"] = rows
 
 
 def _contention(named: dict[str, Study], details: dict[str, Any]) -> None:

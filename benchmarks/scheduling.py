@@ -23,7 +23,7 @@ from benchmarks.harness.server import COLLECTIVES, Launch, LoopError, LoopServer
 from benchmarks.harness.verdict import LEVEL
 from benchmarks.peers.install import InstallError
 
-SCHEDULINGS = {"per-connection": "per_connection", "hpds": "hpds"}
+SCHEDULINGS = ("per-connection", "hpds")
 SIZES = ["8", "1K", "16K", "128K", "1M", "8M"]
 QUICK_SIZES = ["8", "16K", "1M"]
 NAMES = {
@@ -77,11 +77,11 @@ def thread_blocks(shape: Shape, collective: str, size: int) -> tuple[str, int, i
     algorithm = _core.explain(number, size, shape.ranks, shape.hosts, shape.rails)["chosen"]
     topology = resccl.Topology.uniform(shape.hosts, shape.ranks // shape.hosts, shape.rails)
     built = resccl.built_in(algorithm, name, topology)
-    cut, hpds = (
-        resccl.compile(built, topology, scheduling=each).thread_blocks  # type: ignore[arg-type]
-        for each in SCHEDULINGS.values()
-    )
-    return algorithm, cut, hpds
+    cut = resccl.compile(built, topology, scheduling="per_connection")
+    # As the runtime compiles them.
+    fuse = shape.hosts == shape.ranks or built.chunks == 1
+    hpds = resccl.compile(built, topology, scheduling="hpds_improved", allocation="state_based_apart", fuse=fuse)
+    return algorithm, cut.thread_blocks, hpds.thread_blocks
 
 
 def measure(given: argparse.Namespace, program: Path, shape: Shape) -> dict[tuple[str, int], dict[str, list[float]]]:

@@ -73,9 +73,10 @@ std::string Trace::to_json() const {
              ",\"epoch\":" + std::to_string(event.epoch) + "}}";
       continue;
     }
-    out += ",\n{\"ph\":\"X\",\"name\":" + quoted(name_of(event.collective)) + ",\"ts\":" + microseconds(event.begin_ns) +
-           ",\"dur\":" + microseconds(event.end_ns - event.begin_ns) + where + ",\"args\":{\"request\":" + id +
-           ",\"bytes\":" + std::to_string(event.bytes) + ",\"schedule\":" + quoted(schedules_[event.schedule]) + "}}";
+    out += ",\n{\"ph\":\"X\",\"name\":" + quoted(name_of(event.collective)) +
+           ",\"ts\":" + microseconds(event.begin_ns) + ",\"dur\":" + microseconds(event.end_ns - event.begin_ns) +
+           where + ",\"args\":{\"request\":" + id + ",\"bytes\":" + std::to_string(event.bytes) +
+           ",\"schedule\":" + quoted(schedules_[event.schedule]) + "}}";
   }
   return out;
 }

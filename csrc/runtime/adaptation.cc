@@ -1,11 +1,14 @@
 #include "runtime/adaptation.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <chrono>
 
 #include "base/clock.h"
 #include "base/env.h"
 #include "base/log.h"
+#include "context/agreement_tree.h"
 #include "runtime/outside_plan.h"
 
 namespace theseus {
@@ -16,6 +19,10 @@ constexpr double kAheadSeconds = 0.1;
 // The machine lets no more decisions wait than it can have candidates for; rejected ones come on top.
 constexpr size_t kMostCandidates = kMostUndone + 16;
 constexpr auto kLook = std::chrono::milliseconds(20);
+constexpr auto kMailLook = std::chrono::microseconds(200);
+constexpr uint64_t kSpinNs = 100'000;
+constexpr uint64_t kPauseNs = 20'000'000;
+constexpr uint64_t kLooks = 4;
 
 uint64_t wall_clock_us() {
   return static_cast<uint64_t>(
@@ -35,7 +42,8 @@ Adaptation::~Adaptation() {
 }
 
 Result<std::shared_ptr<Adaptation>> Adaptation::start(const CommId& communicator, int rank,
-                                                      const std::vector<Peer>& peers, const Topology& topology) {
+                                                      const std::vector<Peer>& peers, const Topology& topology,
+                                                      Links& data_links) {
   std::shared_ptr<Adaptation> own(new Adaptation(communicator, rank, peers, topology));
   own->machine_ = std::make_unique<Agreement>(rank, topology.host_of_rank, *own);
   JobLog::instance().start();
@@ -50,6 +58,14 @@ Result<std::shared_ptr<Adaptation>> Adaptation::start(const CommId& communicator
                            });
   if (!links.ok()) return links.status();
   own->links_ = std::move(*links);
+  if (data_links.local_ranks() == static_cast<int>(peers.size())) {
+    const AgreementTree tree = agreement_trees(topology.host_of_rank)[static_cast<size_t>(rank)];
+    std::vector<int> neighbours = tree.children;
+    if (tree.parent >= 0) neighbours.push_back(tree.parent);
+    Result<Mailboxes> opened = Mailboxes::open(data_links, neighbours);
+    if (!opened.ok()) return opened.status();
+    own->mailboxes_ = std::move(*opened);
+  }
   if (settings::job_log().empty()) {
     own->membership_ =
         Membership::start(communicator, rank, peers, topology, [raw = own->links_.get()](int to, std::string bytes) {
@@ -90,19 +106,49 @@ Confirmation Adaptation::decode(const Offer& candidate) {
   return confirmation;
 }
 
-void Adaptation::receive(int from, AgreementLinks::Kind kind, const std::string& bytes) {
-  std::unique_lock lock(mutex_);
-  if (kind == AgreementLinks::Kind::Member) {
-    const std::shared_ptr<Membership> membership = membership_;
-    lock.unlock();
-    if (membership != nullptr) membership->receive(from, bytes);
-    return;
-  }
+void Adaptation::take(int from, std::string_view bytes) {
   Result<std::vector<AgreementMessage>> answers = machine_->receive(from, bytes);
   if (answers.ok()) {
     after_step(std::move(*answers));
   } else if (broken_.ok()) {
     broken_ = answers.status();
+  }
+}
+
+void Adaptation::look() {
+  for (bool found = true; found;) {
+    found = false;
+    for (const int peer : mailboxes_.peers()) {
+      const Message* message = mailboxes_.look(peer);
+      if (message == nullptr) continue;
+      const std::string bytes(static_cast<const char*>(message->data), message->bytes);
+      mailboxes_.drop(peer);
+      take(peer, bytes);
+      found = true;
+    }
+  }
+}
+
+void Adaptation::nudge() {
+  if (nudged_ == machine_->agreements()) return;
+  nudged_ = machine_->agreements();
+  for (const int peer : mailboxes_.peers()) links_->send(peer, AgreementLinks::Kind::Nudge, {});
+}
+
+void Adaptation::receive(int from, AgreementLinks::Kind kind, const std::string& bytes) {
+  std::unique_lock lock(mutex_);
+  switch (kind) {
+    case AgreementLinks::Kind::Member: {
+      const std::shared_ptr<Membership> membership = membership_;
+      lock.unlock();
+      if (membership != nullptr) membership->receive(from, bytes);
+      return;
+    }
+    case AgreementLinks::Kind::Agreement: take(from, bytes); break;
+    case AgreementLinks::Kind::Nudge:
+      look();
+      if (machine_->under_way()) nudge();
+      break;
   }
   decided_.notify_all();
 }
@@ -117,41 +163,68 @@ void Adaptation::after_step(std::vector<AgreementMessage> messages) {
   if (machine_->under_way() && begun_ns_ == 0) begun_ns_ = now;
   state_.messages += messages.size();
   for (AgreementMessage& message : messages) {
-    links_->send(message.to, AgreementLinks::Kind::Agreement, std::move(message.bytes));
+    if (!mailboxes_.has(message.to)) {
+      links_->send(message.to, AgreementLinks::Kind::Agreement, std::move(message.bytes));
+    } else if (Status sent = mailboxes_.send(message.to, message.bytes); !sent.ok() && broken_.ok()) {
+      broken_ = sent;
+    }
   }
 }
 
+// With mailboxes others are as a rule on their way to the same request, and nothing needs the watch thread.
 Status Adaptation::wait(std::unique_lock<std::mutex>& lock, const std::function<bool()>& over,
                         const std::function<Status()>& pause) {
-  while (!over()) {
+  const bool by_mail = !mailboxes_.peers().empty();
+  const uint64_t since = now_ns();
+  uint64_t paused = since;
+  for (;;) {
+    look();
+    if (over()) return {};
     if (!broken_.ok()) return broken_;
-    if (decided_.wait_for(lock, kLook) == std::cv_status::no_timeout) continue;
+    const uint64_t now = now_ns();
+    if (by_mail && now - since < kSpinNs) {
+      lock.unlock();
+      sched_yield();
+      lock.lock();
+      continue;
+    }
+    if (by_mail) nudge();
+    decided_.wait_for(lock, by_mail ? kMailLook : kLook);
+    if (now - paused < kPauseNs) continue;
+    paused = now;
     lock.unlock();
     const Status status = pause();
     lock.lock();
     THESEUS_TRY(status);
   }
-  return {};
+}
+
+uint64_t Adaptation::event_after(uint64_t request) const {
+  const uint64_t event = machine_->next_event();
+  if (mailboxes_.peers().empty() || !machine_->under_way() || event <= request) return event;
+  // Look a few times on the way, so that the decision is there when its request comes.
+  return request + std::max<uint64_t>(1, (event - request) / kLooks);
 }
 
 Result<Arrival> Adaptation::arrive(uint64_t request, const std::function<Status()>& pause) {
   std::unique_lock lock(mutex_);
+  look();
   next_k_ = propose_k(request);
   after_step(machine_->reach(request));
   Arrival arrival;
   arrival.waited = machine_->must_wait(request);
-  THESEUS_TRY(wait(lock, [&] { return !machine_->must_wait(request); }, pause));
-  const std::unique_ptr<Decision> decision = machine_->take(request);
-  next_event_ = machine_->next_event();
-  if (decision == nullptr) return arrival;
-  arrival.changed = install(*decision);
+  if (arrival.waited) THESEUS_TRY(wait(lock, [&] { return !machine_->must_wait(request); }, pause));
   if (!broken_.ok()) return broken_;
-  next_event_ = machine_->next_event();
+  if (const std::unique_ptr<Decision> decision = machine_->take(request); decision != nullptr) {
+    arrival.changed = install(*decision);
+    if (!broken_.ok()) return broken_;
+  }
+  next_event_ = event_after(request);
   return arrival;
 }
 
 // So many requests as take kAheadSeconds, by those since the last boundary.
-uint32_t Adaptation::propose_k(uint64_t request) {
+uint32_t Adaptation::propose_k(uint64_t request) const {
   if (request <= boundary_) return next_k_;
   const double since = static_cast<double>(now_ns() - boundary_ns_) / 1e9;
   const double each = since / static_cast<double>(request - boundary_);

@@ -19,6 +19,7 @@
 #include "runtime/agreement_links.h"
 #include "runtime/communicator.h"
 #include "runtime/job_log.h"
+#include "runtime/mailboxes.h"
 #include "runtime/membership.h"
 #include "runtime/schedules.h"
 
@@ -32,7 +33,7 @@ struct Arrival {
 class Adaptation final : public Holdings, public JobLogListener, public std::enable_shared_from_this<Adaptation> {
  public:
   static Result<std::shared_ptr<Adaptation>> start(const CommId& communicator, int rank, const std::vector<Peer>& peers,
-                                                   const Topology& topology);
+                                                   const Topology& topology, Links& data_links);
   ~Adaptation() override;
 
   // --- by whoever holds the communicator's lock
@@ -58,19 +59,29 @@ class Adaptation final : public Holdings, public JobLogListener, public std::ena
   Confirmation decode(const Offer& candidate) override;
   void log_grew() override { schedules_->learn(); }
 
-  void receive(int from, AgreementLinks::Kind kind, const std::string& bytes);
+  // Under mutex_.
   // Sends what the machine has to say after a step, and keeps the books.
   void after_step(std::vector<AgreementMessage> messages);
-  bool install(const Decision& decision);
-  void install_candidate(const Decision& decision);
-  uint32_t propose_k(uint64_t request);
+  void take(int from, std::string_view bytes);
+  // Reads what lies in the mailboxes. Whoever might wait for this rank is so served.
+  void look();
+  // Makes the ranks next to this one look, and these theirs: some rank's requests are elsewhere.
+  void nudge();
+
+  void receive(int from, AgreementLinks::Kind kind, const std::string& bytes);
   Status wait(std::unique_lock<std::mutex>& lock, const std::function<bool()>& over,
               const std::function<Status()>& pause);
+  // The next request before which this rank has something to do, or wants to look.
+  uint64_t event_after(uint64_t request) const;
+  bool install(const Decision& decision);
+  void install_candidate(const Decision& decision);
+  uint32_t propose_k(uint64_t request) const;
 
   const CommId communicator_;
   const int rank_;
   const std::shared_ptr<Schedules> schedules_;
   std::unique_ptr<AgreementLinks> links_;
+  Mailboxes mailboxes_;                     // empty unless all ranks share one host
   std::shared_ptr<Membership> membership_;  // null where no agent is to be asked
 
   mutable std::mutex mutex_;  // guards machine_, broken_, candidates_ and what state() tells
@@ -82,6 +93,7 @@ class Adaptation final : public Holdings, public JobLogListener, public std::ena
   uint32_t next_k_ = 100;
   uint64_t begun_ns_ = 0;  // when this rank joined the agreement under way; 0: it has not
   uint64_t decided_count_ = 0;
+  uint64_t nudged_ = UINT64_MAX;  // the agreement for which the others were nudged
 
   // Under the communicator's lock.
   uint64_t next_event_ = 1;

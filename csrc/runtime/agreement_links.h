@@ -19,7 +19,7 @@ namespace theseus {
 
 class AgreementLinks {
  public:
-  enum class Kind : uint32_t { Agreement = 1, Member = 2 };
+  enum class Kind : uint32_t { Agreement = 1, Member = 2, Nudge = 3 };
   // On the watch thread.
   using Receive = std::function<void(int from, Kind kind, std::string bytes)>;
 

@@ -172,7 +172,7 @@ Status Communicator::Impl::become_ready() {
   plans = std::make_unique<PlanCache>(self->rank(), topology, links.get(), forced.ok() ? *forced : Forced{},
                                       scheduling.ok() ? *scheduling : Scheduling::PerConnection);
   if (self->ranks() > 1 && std::all_of(peers.begin(), peers.end(), [](const Peer& peer) { return peer.adapts; })) {
-    Result<std::shared_ptr<Adaptation>> started = Adaptation::start(id, self->rank(), peers, topology);
+    Result<std::shared_ptr<Adaptation>> started = Adaptation::start(id, self->rank(), peers, topology, *links);
     if (!started.ok()) return started.status();
     adaptation = std::move(*started);
     plans->use_context(*adaptation);

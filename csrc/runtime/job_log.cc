@@ -12,7 +12,7 @@
 namespace theseus {
 namespace {
 
-constexpr double kPollSeconds = 0.010;
+constexpr double kPollSeconds = 0.020;
 
 }  // namespace
 

@@ -62,10 +62,10 @@ Status place_connections(RankPlan& part, const Topology& topology) {
   for (Connection* connection : sorted) {
     const std::tuple here(connection->peer, connection->outgoing, rail_of(*connection));
     channel = here != previous ? int16_t{0} : static_cast<int16_t>(channel == 0 ? kShmChannels : channel + 1);
-    if (channel >= kMostShmChannels) {
+    if (channel >= kMostShmChannels - 1) {  // the last one is Mailboxes'
       const auto [src, dst] =
           connection->outgoing ? std::pair(part.rank, connection->peer) : std::pair(connection->peer, part.rank);
-      return Status::usage("more than " + std::to_string(kMostShmChannels - 1) + " connections from rank " +
+      return Status::usage("more than " + std::to_string(kMostShmChannels - 2) + " connections from rank " +
                            std::to_string(src) + " to rank " + std::to_string(dst));
     }
     previous = here;

@@ -223,7 +223,9 @@ Result<PreparedPlan*> PlanCache::prepare(const std::string& algorithm, Collectiv
   if (!built.ok()) return built.status();
   CompileOptions options;
   options.scheduling = scheduling_;
-  options.fuse = summary_.ranks_per_host == 1;  // else messages inside hosts could no longer pass by reference
+  options.allocation = TbAllocation::StateBasedApart;
+  // Messages inside hosts can then no longer pass by reference; a single chunk is a small message.
+  options.fuse = summary_.ranks_per_host == 1 || built->chunks == 1;
   Result<Plan> plan = compile(*built, topology_, options, rank_);
   if (!plan.ok()) return plan.status();
   PreparedPlan prepared;

@@ -264,8 +264,8 @@ void Communicator::Impl::complete(Request& request) {
   counters.count(request.binding.tag.signature.collective, std::max(request.input_bytes, request.output_bytes));
   if (trace != nullptr) [[unlikely]] {
     const RequestSignature& signature = request.binding.tag.signature;
-    trace->request(request.begun_ns, now_ns(), signature.collective, std::max(request.input_bytes, request.output_bytes),
-                   signature.request, request.plan->algorithm);
+    trace->request(request.begun_ns, now_ns(), signature.collective,
+                   std::max(request.input_bytes, request.output_bytes), signature.request, request.plan->algorithm);
   }
   if (request.padded_count != 0) [[unlikely]]
     request.plan->staging->leave();
