@@ -1,8 +1,8 @@
 """What an agreement costs: latency and messages a rank, for real ranks on this machine, and for many by simulation.
 
 The simulation runs the same state machines for up to 16,384 ranks over messages that take as long as they were measured
-to take among the real ranks. Latency is from when a rank joins to when it knows the decision; nobody waits for it, since
-an agreement is under way while requests go on.
+to take among the real ranks. Latency is from when a rank joins to when it knows the decision; nobody waits for it: an
+agreement is under way while requests go on.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from benchmarks.tte import JobLog
 REAL = (2, 4, 8, 16, 32, 64)
 SIMULATED = (64, 256, 1024, 4096, 16384)
 RANKS_PER_HOST = 8
+HANDLING = 2e-6  # seconds that a rank is busy with a message
 
 
 def measure(ranks: int, agreements: int) -> tuple[float, float, float]:
@@ -46,17 +47,38 @@ def measure(ranks: int, agreements: int) -> tuple[float, float, float]:
 def main() -> int:
     """Entry point: 0, 1 if --check and a target is missed, 2 if the benchmark could not run."""
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    from theseus_py import _core
+
     given = parser(__doc__).parse_args()
     machine = describe()
     print(in_words(machine))
     results, rows = [], []
+    latencies: dict[int, float] = {}
     real = REAL[:3] if given.quick else REAL
     for ranks in real:
         latency, average, most = measure(ranks, 10 if given.quick else 30)
         rows.append([f"{ranks} real", format_time(latency), f"{average:.2f}", f"{most:.2f}"])
-        # Up and down a binomial tree once, with a word to start at most: 3 log2(ranks).
-        limit = 3 * max(1.0, math.log2(ranks))
+        # Sent by a rank: two messages an edge at most, over log2(ranks) + 1 edges.
+        limit = 2 * (math.log2(ranks) + 1)
         results.append(Result(f"{ranks} ranks, messages of the busiest rank", most, limit, ""))
+        latencies[ranks] = latency
+    # What a message takes among real ranks: two of them exchange one up and one down.
+    message = latencies[2] / 2
+    for ranks in SIMULATED[:3] if given.quick else SIMULATED:
+        for changes in (False, True):
+            run = _core.simulate_agreement(ranks, RANKS_PER_HOST, changes, message, 2 * message, HANDLING)
+            kind = "simulated, changes" if changes else "simulated"
+            rows.append(
+                [
+                    f"{ranks} {kind}",
+                    format_time(run["latency"]),
+                    f"{run['mean_messages']:.2f}",
+                    f"{run['most_messages']:.0f}",
+                ]
+            )
+            # Four messages an edge and agreement, six where something changes, over at most log2(ranks) + 1 edges.
+            most = (6 if changes else 4) * (math.log2(ranks) + 1)
+            results.append(Result(f"{ranks} ranks {kind}, messages of the busiest", run["most_messages"], most, ""))
     print(table(["ranks", "latency", "messages a rank", "at most"], rows))
     return finish(given, machine, results, samples={})
 

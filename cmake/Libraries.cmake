@@ -42,7 +42,7 @@ if(nccl_sources)
 endif()
 
 # --- What others need to build against libnccl: the headers, and a pkg-config file that finds itself.
-file(GLOB public_headers CONFIGURE_DEPENDS "${nccl_folder}/include/*.h")
+file(GLOB public_headers CONFIGURE_DEPENDS "${nccl_folder}/include/*.h" "${PROJECT_SOURCE_DIR}/csrc/runtime/include/*.h")
 if(public_headers)
   install(FILES ${public_headers} DESTINATION theseus_py/include COMPONENT wheel)
 endif()

@@ -14,7 +14,9 @@ PYBIND11_MODULE(_core, module) {
   bind_collectives(module);
   bind_pointers(module);
   bind_inspect(module);
+  bind_policy(module);
   bind_publish(module);
+  bind_agreement(module);
   bind_flows(module);
   bind_context(module);
 }

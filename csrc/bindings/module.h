@@ -10,12 +10,14 @@ namespace theseus::bindings {
 // The theseus_py.errors exception for a failing status; None for success.
 pybind11::object error_of(const Status& status);
 
+void bind_agreement(pybind11::module_& module);
 void bind_context(pybind11::module_& module);
 void bind_errors(pybind11::module_& module);
 void bind_flows(pybind11::module_& module);
 void bind_group(pybind11::module_& module);
 void bind_inspect(pybind11::module_& module);
 void bind_memory(pybind11::module_& module);
+void bind_policy(pybind11::module_& module);
 void bind_publish(pybind11::module_& module);
 void bind_work(pybind11::module_& module);
 // Each adds its methods to the class that bind_communicator makes, so bind_communicator comes first.

@@ -16,6 +16,11 @@
 
 namespace theseus {
 
+// What one job may ever define; removed schedules count, since ids are never reused.
+inline constexpr uint32_t kMostSchedules = 1 << 16;
+inline constexpr uint32_t kMostAttributes = 1 << 12;
+inline constexpr size_t kMostElements = 1 << 20;  // of all attributes together
+
 // Bit per schedule id. Bits beyond the end are 0.
 class ScheduleSet {
  public:
@@ -32,10 +37,10 @@ class ScheduleSet {
 
 struct Attribute {
   uint32_t id = 0;
-  AttributeDefinition definition;
-  int32_t source = -1;         // id, where the hook has one
-  uint64_t version = 0;        // updates folded
-  std::vector<double> values;  // exogenous: the folded values; else: initial
+  AttributeDefinition definition;  // its length is the source's, where it has one
+  int32_t source = -1;             // id, where the hook has one
+  uint64_t version = 0;            // updates folded
+  std::vector<double> values;      // exogenous: the folded values; else: initial
 };
 
 struct Schedule {
@@ -76,7 +81,8 @@ class ContextLog {
   bool removed(uint32_t id, uint64_t position) const;
   const Attribute* find_attribute(std::string_view name) const;  // with its newest values
 
-  // InvalidArgument: the position was not reached yet, or was dropped by forget_before().
+  // InvalidArgument: the position was not reached yet, or was dropped by forget_before(), or does not know a schedule
+  // of `loaded` yet. Bits of schedules removed by then do not matter.
   Result<Snapshot> snapshot(uint64_t position, const ScheduleSet& loaded) const;
   // Old values of exogenous attributes below `position` may go; schedules and definitions stay.
   void forget_before(uint64_t position);

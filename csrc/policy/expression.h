@@ -5,14 +5,17 @@
 // library), so that all ranks get the same bits. Safe to take from the network. Errors at run time (division by zero,
 // an index out of range, a NaN result) make the schedule unusable.
 //
-// Grammar, lowest precedence first: `a if c else b` · or · and · not · < <= > >= == != (chains as in Python) · | ^ & ·
-// << >> · + - · * / // % · unary - + · x[i] · calls · numbers (1_000, 0x10, 1.5e3; suffixes K M G of 1024), true,
+// Grammar, lowest precedence first: `a if c else b` · or · and · not · < <= > >= == != (chains as in Python) · | · ^ ·
+// & · << >> · + - · * / // % · unary - + · x[i] · calls · numbers (1_000, 0x10, 1.5e3; suffixes K M G of 1024), true,
 // false, names, (…). Functions: min max sum len abs any all count(array < x ...) floor ceil.
+// An attribute whose name holds '-', or is a word of the language, stands between back quotes.
 // Arrays take part element by element with a number or an array of the same length; usable and score must be numbers.
+// docs/guides/policies.md is the whole language for users.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -24,8 +27,12 @@
 
 namespace theseus {
 
+namespace policy {
+struct Code;  // policy/bytecode.h
+}
+
 // What NCCL obliges to be equal on all ranks. Enumerations are written as names: collective == allreduce,
-// dtype == float32, op == sum.
+// dtype == float32, op == sum. Policies see doubles: count and bytes beyond 2^53 are rounded to the nearest one.
 struct PolicyRequest {
   Collective collective = Collective::AllReduce;
   DataType type = DataType::Float32;
@@ -42,8 +49,12 @@ struct PolicyRequest {
 class AttributeValues {
  public:
   virtual ~AttributeValues() = default;
+  // What it leads to stays as it is while an expression is evaluated or folded.
   virtual std::span<const double> values(uint32_t attribute) = 0;
 };
+
+// The number of elements of an attribute of a snapshot; 1: a number.
+uint32_t length_of(const Attribute& attribute);
 
 class Expression {
  public:
@@ -52,21 +63,27 @@ class Expression {
 
   // Names that are no field of a request, in order of first use.
   const std::vector<std::string>& attributes() const { return attributes_; }
-  // Looks attribute names up. InvalidArgument: one that the snapshot lacks.
+  // Their ids, as bind() found them.
+  const std::vector<uint32_t>& attribute_ids() const { return ids_; }
+  // Looks attribute names up. InvalidArgument: one that the snapshot lacks, arrays of lengths that do not fit each
+  // other, an array where a number is needed (the result is one), or too much work.
   Status bind(const std::vector<Attribute>& attributes);
   // A number, or why there is none. Only after bind() (needless where attributes() is empty).
   Result<double> evaluate(const PolicyRequest& request, AttributeValues& values) const;
-  // With attribute values put in as constants where `fixed` says they do not move before the next agreement, and
-  // everything constant computed. evaluate() gives the same.
+  // With attribute values put in as constants where `fixed` (by attribute id) says they do not move before the next
+  // agreement, and everything constant computed. evaluate() gives the same. An array that is indexed by a field, or
+  // otherwise needed as a whole, is still read.
   Expression folded(AttributeValues& values, const std::vector<bool>& fixed) const;
   // Whether the result can change from one request to an equal one.
   bool reads_attributes() const;
+  // Null before bind() where it has attributes.
+  const policy::Code* code() const { return code_.get(); }
 
  private:
-  struct Code;  // policy/bytecode.h: yours to design; keep copies cheap
   std::vector<std::string> attributes_;
   std::vector<uint32_t> ids_;
-  std::shared_ptr<const Code> code_;
+  std::shared_ptr<const policy::Code> parsed_;  // as the text says
+  std::shared_ptr<const policy::Code> code_;    // with types
 };
 
 }  // namespace theseus

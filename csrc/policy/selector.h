@@ -2,7 +2,7 @@
 //
 //     usable schedules -> highest score -> among those, none that another of them replaces -> lowest id
 //
-// Made once a context epoch: constants folded, schedules indexed by collective.
+// Made once a communicator and brought up to date at each agreement: constants folded, schedules indexed by collective.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace theseus {
 
 struct SelectedSchedule {
   int32_t schedule = -1;   // id; -1: none is usable, a predefined one runs
-  bool remembered = true;  // false: no equal request may reuse this, an endogenous attribute was read
+  bool remembered = true;  // false: no equal request may reuse this, an attribute that moves with requests was read
 };
 
 struct ScheduleVerdict {  // for `theseus explain`
@@ -30,16 +30,23 @@ struct ScheduleVerdict {  // for `theseus explain`
 
 class Selector {
  public:
-  // `hooks` outlives the selector; both are used under one lock. Schedules whose policies do not parse or bind are
-  // never usable.
+  // `hooks` outlives the selector and has `snapshot` installed; both are used under one lock. Schedules whose policies
+  // do not parse or bind are never usable. The snapshot may go.
   Selector(const Snapshot& snapshot, Hooks& hooks);
   ~Selector();
 
+  // After hooks.install(), at each agreement, changed or not: values of hooks move there. Does again only what depends
+  // on what moved. True: selections may differ from now on, so none that was remembered holds.
+  bool update(const Snapshot& snapshot);
+
   SelectedSchedule select(const PolicyRequest& request, uint64_t request_id);
+  // All schedules of the collective, by id; counts no errors.
   std::vector<ScheduleVerdict> explain(const PolicyRequest& request, uint64_t request_id);
-  // No schedule of this collective at all: nothing to ask.
+  // No schedule of this collective can be usable before the next update: nothing to ask.
   bool empty(Collective collective) const;
-  uint64_t errors() const;  // evaluations that failed so far
+  // Evaluations that failed so far; a policy that fails whatever the request counts when it is installed. One that is
+  // not needed for the selection (a field or a score rules its schedule out) is not evaluated.
+  uint64_t errors() const;
 
  private:
   struct Impl;

@@ -233,20 +233,21 @@ uint32_t Adaptation::propose_k(uint64_t request) const {
 
 bool Adaptation::install(const Decision& decision) {
   if (decision.changed) install_candidate(decision);
-  const bool moved = hooks_.install(installed_, decision.boundary, decision.candidate.time_us);
+  (void)hooks_.install(installed_, decision.boundary, decision.candidate.time_us);
   boundary_ = decision.boundary;
   boundary_ns_ = now_ns();
   state_.agreements = decision.agreement + 1;
   state_.next_k = static_cast<uint32_t>(decision.next_boundary - decision.boundary);
   state_.held_back_by = decision.held_back_by;
-  const bool changed = decision.changed || moved;
-  if (changed) {
-    selector_ = installed_.schedules.empty() ? nullptr : std::make_unique<Selector>(installed_, hooks_);
+  if (selector_ == nullptr && !installed_.schedules.empty()) selector_ = std::make_unique<Selector>(installed_, hooks_);
+  // Values of hooks move at every agreement.
+  const bool moved = selector_ != nullptr && selector_->update(installed_);
+  if (decision.changed) {
     THESEUS_INFO(kLogTuning, "communicator %s: context at position %lu installed before request %lu, %zu schedules",
                  communicator_.to_string().c_str(), static_cast<unsigned long>(installed_.position),
                  static_cast<unsigned long>(decision.boundary), installed_.schedules.size());
   }
-  return changed;
+  return decision.changed || moved;
 }
 
 void Adaptation::install_candidate(const Decision& decision) {

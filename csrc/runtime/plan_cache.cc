@@ -29,7 +29,7 @@ uint64_t space_bytes(Collective collective, size_t count, DataType type, int ran
 
 Result<Scheduling> parse_scheduling(const std::string& text) {
   if (text == "per-connection") return Scheduling::PerConnection;
-  // The paper's own rules walk a ring, or the folds of direct, one chunk at a time (compiler/hpds.h).
+  // The paper's own rules walk a ring, or the folds of direct, one chunk at a time (compiler/critical_path.h).
   if (text == "hpds") return Scheduling::HpdsImproved;
   return Status::argument("THESEUS_SCHEDULING is '" + text + "'; it can be per-connection or hpds");
 }

@@ -1,5 +1,5 @@
 // The C API of theseus.h, exported by libtheseus.so.0.
-#include "nccl_api/include/theseus.h"
+#include "runtime/include/theseus.h"
 
 #include "runtime/publish.h"
 

@@ -18,7 +18,8 @@ namespace {
 
 constexpr std::array kSchedulingNames = {"per_connection",  "hpds",        "round_robin",
                                          "algorithm_level", "stage_level", "hpds_improved"};
-constexpr std::array kAllocationNames = {"per_connection", "per_connection_and_stage", "state_based"};
+constexpr std::array kAllocationNames = {"per_connection", "per_connection_and_stage", "state_based",
+                                         "state_based_even", "state_based_apart"};
 constexpr std::array kLoopNames = {"micro_batches", "sub_pipelines"};
 // A name that is missing would be a null pointer.
 static_assert(kSchedulingNames.size() == kSchedulings && kAllocationNames.size() == kTbAllocations &&
@@ -55,7 +56,7 @@ py::dict built_in(const std::string& name, const std::string& collective, const 
 
 py::bytes compile_algorithm(const py::dict& algorithm_dict, const py::dict& topology_dict,
                             const std::string& scheduling, const std::string& allocation, const std::string& loop,
-                            bool fold, bool fuse, int rank) {
+                            bool fold, bool fuse, bool stagger, int rank) {
   const Algorithm algorithm = algorithm_of(algorithm_dict);
   const Topology topology = topology_of(topology_dict);
   CompileOptions options;
@@ -64,6 +65,7 @@ py::bytes compile_algorithm(const py::dict& algorithm_dict, const py::dict& topo
   options.loop = enum_of<LoopOrder>(loop, kLoopNames, "loop");
   options.fold = fold;
   options.fuse = fuse;
+  options.stagger = stagger;
   Status status;
   std::string bytes;
   {
@@ -142,7 +144,7 @@ void bind_compiler(py::module_& module) {
   module.def("built_in", &built_in, py::arg("name"), py::arg("collective"), py::arg("topology"), py::arg("root") = 0);
   module.def("compile", &compile_algorithm, py::arg("algorithm"), py::arg("topology"), py::kw_only(),
              py::arg("scheduling") = "hpds", py::arg("allocation") = "state_based", py::arg("loop") = "micro_batches",
-             py::arg("fold") = true, py::arg("fuse") = false, py::arg("rank") = kAllRanks);
+             py::arg("fold") = true, py::arg("fuse") = false, py::arg("stagger") = false, py::arg("rank") = kAllRanks);
   module.def("analyse", &analyse, py::arg("algorithm"), py::arg("topology"), py::kw_only(),
              py::arg("scheduling") = "hpds", py::arg("fold") = true);
 }
