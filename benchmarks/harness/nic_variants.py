@@ -107,7 +107,7 @@ def _no_gloo() -> str | None:
 
 def plan_for(collective: str, size: int, shape: Shape, ranks_per_host: int, caps: Sequence[Cap]) -> bytes:
     """Returns the plan file of a schedule made for these caps. Raises ValueError where there is none."""
-    from resccl import Topology, built_in, compile
+    from resccl import Topology, _core
     from theseus_py.healing import chunks_for, plan
 
     name = _NAMES[collective]
@@ -119,5 +119,6 @@ def plan_for(collective: str, size: int, shape: Shape, ranks_per_host: int, caps
         ranks_per_host=ranks_per_host,
     )
     topology = Topology(tuple(rank // ranks_per_host for rank in range(ranks)), shape.nics)
-    algorithm = built_in(made.algorithm, name, topology)
-    return compile(algorithm, topology, scheduling="per_connection", verify=False).to_bytes()
+    # Not by resccl.built_in: a generated schedule has more steps than people may write.
+    algorithm = _core.built_in(made.algorithm, name, topology.to_dict(), 0)
+    return _core.compile(algorithm, topology.to_dict(), scheduling="per_connection")

@@ -7,10 +7,10 @@
 #include <malloc.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <map>
 #include <memory>
 #include <random>
 #include <string>
@@ -53,28 +53,37 @@ double quantile(std::vector<double> values, double at) {
 }
 void print(const std::string& name, double value) { std::printf("%s %.9g\n", name.c_str(), value); }
 
-// A ring for every piece. Two NICs are slow, each to a degree: so many of its pieces go over other rails.
-Plan rerouted(uint64_t seed) {
+// How slow each NIC is: of its four pieces, so many go over other rails.
+using Degrees = std::array<std::array<int, kRails>, kRanks>;
+
+// A ring for every piece, but for those that leave a slow NIC alone.
+Plan rerouted(const Degrees& slow) {
   static const Algorithm rings = take(build("ring", Collective::AllReduce, uniform_hosts(kRanks, 1, kPieces), 0));
-  std::mt19937_64 random(seed);
-  struct Slow {
-    int host, rail, pieces;
-  } slow[2];
-  for (Slow& nic : slow) nic = {int(random() % kRanks), int(random() % kRails), int(1 + random() % 3)};
   Algorithm algorithm = rings;
   for (Transfer& transfer : algorithm.transfers) {
     const int piece = transfer.rail;
-    int rail = piece % kRails;
-    for (const Slow& nic : slow) {
-      const bool here = transfer.src == nic.host || transfer.dst == nic.host;
-      if (here && rail == nic.rail && piece / kRails < nic.pieces) rail = (rail + 1 + piece / kRails) % kRails;
-    }
-    transfer.rail = static_cast<int16_t>(rail);
+    const int rail = piece % kRails;
+    const int degree = std::max(slow[transfer.src][rail], slow[transfer.dst][rail]);
+    const bool moves = piece / kRails < degree;
+    transfer.rail = static_cast<int16_t>(moves ? (rail + 1 + piece / kRails) % kRails : rail);
   }
   CompileOptions options;
   options.scheduling = Scheduling::PerConnection;
   options.fuse = true;
   return take(compile(algorithm, uniform_hosts(kRanks, 1, kRails), options));
+}
+
+// Schedules for one health map after the other; from one to the next, one NIC changes.
+std::vector<std::shared_ptr<const Plan>> make_plans(size_t count) {
+  std::mt19937_64 random(1);
+  Degrees slow = {};
+  std::vector<std::shared_ptr<const Plan>> plans;
+  while (plans.size() < count) {
+    int& degree = slow[random() % kRanks][random() % kRails];
+    degree = static_cast<int>((static_cast<uint64_t>(degree) + 1 + random() % 3) % 4);
+    plans.push_back(std::make_shared<const Plan>(rerouted(slow)));
+  }
+  return plans;
 }
 
 class Ports final : public PortSource {
@@ -337,8 +346,7 @@ void from_scratch(const std::vector<std::shared_ptr<const Plan>>& plans, World& 
 }
 
 void run(size_t schedules, int set_ups) {
-  std::vector<std::shared_ptr<const Plan>> plans;
-  for (size_t i = 0; i < schedules; ++i) plans.push_back(std::make_shared<const Plan>(rerouted(i)));
+  const std::vector<std::shared_ptr<const Plan>> plans = make_plans(schedules);
   Requests requests;
   normal_set_up(plans, set_ups, requests);
   World world;
