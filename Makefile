@@ -123,10 +123,10 @@ $(VENV)/.tools: constraints.txt
 
 $(VENV)/.demo: $(VENV)/.tools pyproject.toml setup.py
 	@echo "installing torch and building theseus: minutes the first time (the log: $(BUILD)/install.log)"
-	@$(call pip_install,--no-build-isolation -e '.[torch$(comma)bench]')
+	@$(call pip_install,--no-build-isolation -e '.[torch$(comma)bench$(comma)testbed]')
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.demo
 	@echo "installing the test and lint tools"
-	@$(call pip_install,--no-build-isolation -e '.[torch$(comma)bench$(comma)dev]')
+	@$(call pip_install,--no-build-isolation -e '.[torch$(comma)bench$(comma)testbed$(comma)dev]')
 	@touch $@

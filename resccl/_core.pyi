@@ -56,6 +56,7 @@ def compile(
     loop: str = "micro_batches",
     fold: bool = True,
     fuse: bool = False,
+    stagger: bool = False,
     rank: int = -1,
 ) -> bytes: ...
 def analyse(

@@ -18,7 +18,9 @@ from resccl.plan import Plan
 from resccl.topology import Topology, topology_of
 
 Scheduling = Literal["hpds", "hpds_improved", "round_robin", "algorithm_level", "stage_level", "per_connection"]
-Allocation = Literal["state_based", "per_connection_and_stage", "per_connection"]
+Allocation = Literal[
+    "state_based", "state_based_even", "state_based_apart", "per_connection_and_stage", "per_connection"
+]
 Loop = Literal["micro_batches", "sub_pipelines"]
 
 _TRANSFER = re.compile(r"transfer (\d+) -> (\d+) of chunk (\d+) at step (\d+)")
@@ -33,14 +35,15 @@ def compile(
     loop: Loop = "micro_batches",
     fold: bool = True,
     fuse: bool = False,
+    stagger: bool = False,
     verify: bool = True,
 ) -> Plan:
     """Compile an algorithm for a topology (`2x8`: two hosts of eight ranks), and prove the plan.
 
     `scheduling` forms the sub-pipelines, `allocation` the thread blocks (ResCCL, sections 3.2 and 3.3), `loop` is the
     order in which a TB runs its instructions over micro-batches, `fold` combines what arrives in one step in a fixed
-    order, and `fuse` passes chunks on between hosts in one instruction. AlgorithmError names the line of the program
-    that made a wrong transfer.
+    order, `fuse` passes chunks on between hosts in one instruction, and `stagger` keeps ranks that share a NIC from
+    sending in step. AlgorithmError names the line of the program that made a wrong transfer.
     """
     where = topology_of(topology, algorithm.ranks)
     try:
@@ -53,6 +56,7 @@ def compile(
                 loop=loop,
                 fold=fold,
                 fuse=fuse,
+                stagger=stagger,
             )
         )
         if verify:

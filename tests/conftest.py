@@ -16,6 +16,9 @@ from typing import Any
 
 import pytest
 
+# Tests of the agent start theirs; no other test's communicators do, however long they live.
+os.environ["THESEUS_AGENT"] = "off"
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 UNIT = REPOSITORY / "tests" / "unit"
 # A hanging program must end, and say in which test it hung; this bounds one file's tests, in seconds.

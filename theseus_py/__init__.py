@@ -13,6 +13,9 @@ Names are loaded on first use: importing this package, as torch does for its ent
 from __future__ import annotations
 
 import importlib
+import os
+import shlex
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -31,6 +34,12 @@ if TYPE_CHECKING:
     from theseus_py.errors import TheseusError as TheseusError
 
 __version__ = "0.1.0"
+
+# How a communicator that lives for a while starts the node's agent. Without the current folder on the path (-P), where
+# a job may keep files that are called like modules of ours or Python's.
+_PYTHON = [sys.executable, "-P"] if sys.version_info >= (3, 11) else [sys.executable]
+AGENT_COMMAND = shlex.join([*_PYTHON, "-m", "theseus_py.agent"])
+os.environ.setdefault("THESEUS_AGENT", AGENT_COMMAND)
 
 _WHERE = {
     "Candidate": "communicator",

@@ -19,6 +19,8 @@ from benchmarks.harness.nic_control import CONTROL
 from theseus_py.testbed import Shape, Testbed, TestbedError, Traffic
 
 _START_SECONDS = 120.0
+# Of what each rank said last.
+_KEPT_LINES = 2
 # After a stall: what it takes until connections that backed off try again.
 _RECOVERY_SECONDS = 180.0
 
@@ -52,7 +54,7 @@ class NicJob:
         """Starts `command` as every rank. Raises JobError."""
         self.name = name
         self._shape = shape
-        self._said: deque[str] = deque(maxlen=100)
+        self._said: dict[int, deque[str]] = {}
         self._caps: list[Cap] = []
         try:
             self.bed = Testbed(shape.hosts, shape.nics, shape.rate)
@@ -72,7 +74,7 @@ class NicJob:
                 ranks_per_host=ranks_per_host,
                 environment=environment,
                 descriptors=[{CONTROL: end.fileno()} for end in remote],
-                on_line=lambda rank, line: self._said.append(f"[{rank}] {line}"),
+                on_line=self._note,
             )
         except TestbedError as error:
             self.close()
@@ -184,7 +186,11 @@ class NicJob:
     def _last_words(self) -> str:
         with contextlib.suppress(TestbedError):
             self._job.pump(0.3)
-        return " | ".join(list(self._said)[-16:])
+        return " | ".join(f"[{rank}] {line.strip()}" for rank, lines in sorted(self._said.items()) for line in lines)
+
+    def _note(self, rank: int, line: str) -> None:
+        if line.strip():
+            self._said.setdefault(rank, deque(maxlen=_KEPT_LINES)).append(line)
 
 
 def _difference(before: list[list[Traffic]], after: list[list[Traffic]]) -> list[list[Traffic]]:

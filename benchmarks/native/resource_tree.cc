@@ -47,6 +47,13 @@ double heap_bytes() {
   const struct mallinfo2 info = mallinfo2();
   return static_cast<double>(info.uordblks + info.hblkhd);
 }
+// What it held, a rank.
+template <class T>
+double heap_freed_by(std::unique_ptr<T> owned) {
+  const double before = heap_bytes();
+  owned.reset();
+  return (before - heap_bytes()) / kRanks;
+}
 double quantile(std::vector<double> values, double at) {
   std::sort(values.begin(), values.end());
   return values[std::min(values.size() - 1, static_cast<size_t>(at * static_cast<double>(values.size())))];
@@ -262,8 +269,8 @@ void normal_set_up(const std::vector<std::shared_ptr<const Plan>>& plans, int ti
 
 // One after the other, each replacing the one before.
 void replacing(const std::vector<std::shared_ptr<const Plan>>& plans, World& world, Requests& requests) {
-  const double before = heap_bytes();
-  Trees trees(world);
+  auto owned = std::make_unique<Trees>(world);
+  Trees& trees = *owned;
   Times taken;
   std::vector<double> again, walks, recalls;
   Delta first;
@@ -290,12 +297,12 @@ void replacing(const std::vector<std::shared_ptr<const Plan>>& plans, World& wor
     recalls.push_back((now() - recall) / kTimes);
   }
   trees.source.plan = nullptr;
-  print("tree_heap", (heap_bytes() - before) / kRanks);
   print("tree_bytes", static_cast<double>(trees.bytes()));
   Delta counts = trees.counts();
   counts = {counts.made - first.made, counts.shared - first.shared, counts.opened - first.opened, 0};
   print("delta", taken);
   print("delta", counts, static_cast<double>(plans.size() - 1));
+  print("tree_heap", heap_freed_by(std::move(owned)));
   print("again_first", quantile(again, 0.5));
   print("walk", quantile(walks, 0.5));
   print("recall", quantile(recalls, 0.5));
@@ -304,16 +311,16 @@ void replacing(const std::vector<std::shared_ptr<const Plan>>& plans, World& wor
 // As many that have nothing to do with one another, under a budget.
 void unrelated(const std::vector<std::shared_ptr<const Plan>>& plans, World& world, Requests& requests) {
   constexpr size_t kBudget = 256 << 10;
-  Trees trees(world, kBudget);
-  const double before = heap_bytes();
+  auto owned = std::make_unique<Trees>(world, kBudget);
+  Trees& trees = *owned;
   for (size_t i = 0; i < plans.size(); ++i) {
     trees.source.plan = plans[i];
     requests.run(world, runners_of(trees.walk(i, i)));
   }
   trees.source.plan = nullptr;
   print("budget", kBudget);
-  print("unrelated_heap", (heap_bytes() - before) / kRanks);
   print("unrelated_bytes", static_cast<double>(trees.bytes()));
+  print("unrelated_heap", heap_freed_by(std::move(owned)));
 }
 
 // Each with a program, thread blocks' states and an arena of its own, over the connections that there are; all kept.
@@ -323,8 +330,7 @@ void from_scratch(const std::vector<std::shared_ptr<const Plan>>& plans, World& 
     Shape shape;
     std::unique_ptr<Execution> execution;
   };
-  const double before = heap_bytes();
-  std::vector<std::vector<Built>> all;
+  auto all = std::make_unique<std::vector<std::vector<Built>>>();
   Times taken;
   for (const auto& plan : plans) {
     const double begin = now();
@@ -339,9 +345,9 @@ void from_scratch(const std::vector<std::shared_ptr<const Plan>>& plans, World& 
     for (Built& built : ranks) runners.push_back({built.execution.get(), built.program.get(), &built.shape});
     requests.run(world, runners);
     taken.first.push_back(now() - begin);
-    all.push_back(std::move(ranks));
+    all->push_back(std::move(ranks));
   }
-  print("scratch_heap", (heap_bytes() - before) / kRanks);
+  print("scratch_heap", heap_freed_by(std::move(all)));
   print("scratch", taken);
 }
 

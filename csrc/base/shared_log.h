@@ -1,9 +1,12 @@
-// The job log in shared memory: a file that one process (the agent) appends to and many (the ranks) map and read.
+// The job log in shared memory: a file that one process (the agent) appends to and many (the ranks) read.
 //
-// Head, then records: {length u32, crc32c u32, bytes, padding to 8}. Each append publishes the head's tail with release
-// order, so that a reader never sees half a record; a reader checks length and CRC all the same, since the writer may
-// be killed at any point and the file may lie on a disk. Written by index: an index below the count must repeat what
-// stands there (a restarted agent replays its journal); a different record freezes the log for good.
+// Head, then records: {length u32, crc32c u32, bytes, padding to 8}. An append writes the record, then publishes the
+// new count in the head with release order, so that a reader never sees half a record; a reader checks length and CRC
+// all the same, since the file may lie on a disk that lost power. Written by index: an index below the count must
+// repeat what stands there (a restarted agent replays its journal); a different record freezes the log for good.
+//
+// Only the head is mapped. Records go by pwrite() and pread(), so that a full disk or a file cut short is an error and
+// no SIGBUS.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +19,14 @@
 
 namespace theseus {
 
+// Bytes of one record at most.
+inline constexpr uint32_t kLongestLogRecord = 16u << 20;
+
 class SharedLogWriter {
  public:
   // Makes the file (mode 0600), or opens one of the same log id and version. One writer at a time (flock).
-  // InvalidUsage: somebody else writes it; it is another log's; it is frozen. SystemError: no room, no permission.
+  // InvalidUsage: somebody else writes it; it is another log's; it is frozen. SystemError: no room, no permission, or
+  // the file is damaged.
   static Result<std::unique_ptr<SharedLogWriter>> open(const std::string& path, uint64_t log_id,
                                                        uint64_t capacity_bytes = 64u << 20);
   ~SharedLogWriter();
@@ -27,9 +34,13 @@ class SharedLogWriter {
   uint64_t log_id() const;
   uint64_t count() const;
   bool frozen() const;
-  // Appends record number `index` (== count()), or checks an older one against what stands there.
+  // Appends record number `index` (== count()), or checks an older one against what stands there. InvalidUsage: a gap,
+  // or frozen (also by this call: what stands at `index` differs). SystemError: no room; nothing was appended.
   Status append(uint64_t index, std::string_view bytes);
-  int fd() const;  // for passing to readers, who open it read-only by /proc/self/fd or map it
+  // No further record, for good: the writer knows that logs have forked.
+  void freeze();
+  // A read-only descriptor of the file, for passing to readers. Not the writer's own, whose lock would live on in them.
+  int fd() const;
 
  private:
   struct Impl;
@@ -39,6 +50,7 @@ class SharedLogWriter {
 
 class SharedLogReader {
  public:
+  // SystemError: the file cannot be read, or is no job log (a writer that was killed at once leaves none).
   static Result<std::unique_ptr<SharedLogReader>> open(const std::string& path);
   static Result<std::unique_ptr<SharedLogReader>> from_fd(Fd fd);
   ~SharedLogReader();

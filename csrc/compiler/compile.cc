@@ -47,11 +47,13 @@ Result<Plan> compile_tasks(const Algorithm& algorithm, const TaskGraph& graph, c
       options.allocation == TbAllocation::PerConnectionAndStage || options.scheduling == Scheduling::StageLevel;
   CompileOptions chosen = options;
   chosen.fuse = options.fuse && graph.several_hosts && !graph.exchanges;
-  const RankEnds ends(graph, pipeline, chosen.fuse ? kAllRanks : rank, by_stage);
+  const bool is_even = options.allocation == TbAllocation::StateBasedEven && !by_stage;
+  const RankEnds ends(graph, pipeline, chosen.fuse || is_even ? kAllRanks : rank, by_stage);
   if (!ends.fits()) return Status::argument(who + " has more stages than a connection has channels");
   chosen.fuse = chosen.fuse && fuses(graph, pipeline, ends, options.loop);
   plan.rendezvous_safe = !graph.exchanges && !chosen.fuse;
   TaskLowering lowering(graph, pipeline, chosen, ends, plan.rendezvous_safe);
+  for (int r = 0; is_even && r < graph.space.ranks; ++r) THESEUS_TRY(lowering.make_room_for(r));
   const int first = rank == kAllRanks ? 0 : rank;
   const int last = rank == kAllRanks ? graph.space.ranks - 1 : rank;
   plan.rank_plans.reserve(static_cast<size_t>(last - first + 1));

@@ -12,6 +12,7 @@
 // distance 1 comes from the micro-batch before, and exists only under MicroBatches. So every wait goes down, and
 // something can always go on. Where Pipeline::sends_first is set, all sends of a sub-pipeline stand before its
 // receives: that too goes up, since dependencies lead to other sub-pipelines and a connection has one message in each.
+// What `stagger` adds leads to a smaller sub-pipeline of the same micro-batch.
 //
 // Without slots (rendezvous) a send ends with its receive, so the two are one event, and what is above goes through
 // unless a receive waits for a send of its own task: that is an exchange. Plans without exchanges say rendezvous_safe.
@@ -42,6 +43,10 @@ struct CompileOptions {
   bool fold = true;
   // Passes on what arrives from, or leaves for, another host in one instruction, where that is safe with two slots.
   bool fuse = false;
+  // A rank sends to another host only after it has sent something inside its own in the sub-pipeline before, of the
+  // same micro-batch. Sub-pipelines keep the ranks of one NIC apart, but nothing else makes ranks begin them in turn:
+  // these would all send at once, wait out their start-up times together, and leave the NIC idle meanwhile.
+  bool stagger = false;
 };
 
 // Compiles the part of `rank`, or of all ranks; a rank's part is the same either way. The result depends on the

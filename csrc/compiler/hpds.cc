@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <numeric>
 #include <utility>
 
 namespace theseus {
@@ -13,19 +12,13 @@ namespace {
 // What it finds blocked by another link goes to wait there. So nothing is looked at twice in one sub-pipeline, and
 // whoever waits behind a busy link is not looked at at all.
 //
-// A key is use << 32 | rank. By the paper's rules a task's rank is its number: since tasks are numbered chunk by chunk,
-// keys order as (use of the chunk, chunk, task). By the improved ones, use is never counted.
+// A key is use << 32 | task. Tasks are numbered chunk by chunk, so keys order as (use of the chunk, chunk, task).
 using Key = uint64_t;
-
-// Between hosts a task takes so much longer (in halves).
-constexpr int32_t kInsideHost = 2;
-constexpr int32_t kBetweenHosts = 5;
 
 class Hpds {
  public:
-  Hpds(const TaskGraph& graph, bool improved)
+  explicit Hpds(const TaskGraph& graph)
       : graph_(graph),
-        improved_(improved),
         tasks_(static_cast<size_t>(graph.size())),
         pending_(tasks_),
         barred_(tasks_, -1),
@@ -37,7 +30,6 @@ class Hpds {
     result_.sub_pipeline.assign(tasks_, -1);
     result_.order.reserve(tasks_);
     find_successors();
-    if (improved_) rank_by_remaining_path();
   }
 
   Pipeline run() {
@@ -46,7 +38,6 @@ class Hpds {
     }
     while (result_.order.size() < tasks_) fill_sub_pipeline();
     result_.count = now_;
-    result_.sends_first = improved_;
     return std::move(result_);
   }
 
@@ -63,13 +54,9 @@ class Hpds {
     bool operator>(const Turn& other) const { return key != other.key ? key > other.key : link > other.link; }
   };
 
-  int32_t rank_of(int32_t task) const { return improved_ ? rank_[static_cast<size_t>(task)] : task; }
-  int32_t task_of(Key key) const {
-    const auto rank = static_cast<int32_t>(key & 0xffffffffu);
-    return improved_ ? by_rank_[static_cast<size_t>(rank)] : rank;
-  }
+  static int32_t task_of(Key key) { return static_cast<int32_t>(key & 0xffffffffu); }
   size_t chunk_of(int32_t task) const { return static_cast<size_t>(graph_.chunk_of(task)); }
-  Key key_of(int32_t task) const { return Key{use_[chunk_of(task)]} << 32 | static_cast<uint32_t>(rank_of(task)); }
+  Key key_of(int32_t task) const { return Key{use_[chunk_of(task)]} << 32 | static_cast<uint32_t>(task); }
   int32_t first_link(int32_t task) const { return graph_.links_of(task)[0]; }
   Queue& queue(int32_t link) { return waiting_[static_cast<size_t>(link)]; }
 
@@ -86,24 +73,6 @@ class Hpds {
         successors_[static_cast<size_t>(next[static_cast<size_t>(p)]++)] = static_cast<int32_t>(t);
       }
     }
-  }
-
-  // The longer the way from a task to the end, the earlier it goes; then by number.
-  void rank_by_remaining_path() {
-    std::vector<int32_t> remaining(tasks_, 0);
-    for (size_t t = tasks_; t-- > 0;) {
-      for (int32_t s = first_successor_[t]; s < first_successor_[t + 1]; ++s) {
-        remaining[t] = std::max(remaining[t], remaining[static_cast<size_t>(successors_[static_cast<size_t>(s)])]);
-      }
-      remaining[t] += graph_.between_hosts[t] != 0 ? kBetweenHosts : kInsideHost;
-    }
-    by_rank_.resize(tasks_);
-    std::iota(by_rank_.begin(), by_rank_.end(), 0);
-    std::stable_sort(by_rank_.begin(), by_rank_.end(), [&](int32_t a, int32_t b) {
-      return remaining[static_cast<size_t>(a)] > remaining[static_cast<size_t>(b)];
-    });
-    rank_.resize(tasks_);
-    for (size_t r = 0; r < tasks_; ++r) rank_[static_cast<size_t>(by_rank_[r])] = static_cast<int32_t>(r);
   }
 
   void fill_sub_pipeline() {
@@ -124,7 +93,7 @@ class Hpds {
       const bool is_head = !q.heads.empty() && q.heads[0] == turn.key;
       if (is_head && busy_[static_cast<size_t>(turn.link)] != now_) look_at(turn.link);
     }
-    for (const int32_t chunk : used_now_) use_[static_cast<size_t>(chunk)] += improved_ ? 0 : 1;
+    for (const int32_t chunk : used_now_) ++use_[static_cast<size_t>(chunk)];
     used_now_.clear();
     ++now_;
     for (const int32_t task : std::exchange(deferred_, {})) wait(task, first_link(task));
@@ -177,7 +146,7 @@ class Hpds {
       q.listed = true;
       links_.push_back(link);
     }
-    if (q.last >= 0 && rank_of(q.last) < rank_of(task) && chunk_of(q.last) == chunk_of(task)) {
+    if (q.last >= 0 && q.last < task && chunk_of(q.last) == chunk_of(task)) {
       next_[static_cast<size_t>(q.last)] = task;
     } else {
       q.heads.push_back(key_of(task));
@@ -200,7 +169,7 @@ class Hpds {
   void release(int32_t task, int32_t placed) {
     const auto index = static_cast<size_t>(task);
     const bool waits_long = graph_.between_hosts[index] == 0 && graph_.between_hosts[static_cast<size_t>(placed)] != 0;
-    if (improved_ || waits_long) barred_[index] = now_;
+    if (waits_long) barred_[index] = now_;
     if (--pending_[index] > 0) return;
     if (barred_[index] == now_) {
       deferred_.push_back(task);
@@ -212,20 +181,18 @@ class Hpds {
   }
 
   const TaskGraph& graph_;
-  const bool improved_;
   const size_t tasks_;
   Pipeline result_;
   int32_t now_ = 0;  // the sub-pipeline at hand
   std::vector<int32_t> first_successor_, successors_;
-  std::vector<int32_t> rank_, by_rank_;  // only where improved_
-  std::vector<int32_t> pending_;         // of each task: predecessors not yet placed
-  std::vector<int32_t> barred_;          // of each task: the sub-pipeline that it must not join
-  std::vector<int32_t> next_;            // of each waiting task: the next of its list
-  std::vector<Queue> waiting_;           // by link
-  std::vector<int32_t> links_;           // those where somebody waits, and some where nobody does any more
-  std::vector<int32_t> busy_;            // by link: the last sub-pipeline that used it
-  std::vector<uint32_t> use_;            // by chunk: sub-pipelines that it added tasks to
-  std::vector<int32_t> used_;            // by chunk: the last of these
+  std::vector<int32_t> pending_;  // of each task: predecessors not yet placed
+  std::vector<int32_t> barred_;   // of each task: the sub-pipeline that it must not join
+  std::vector<int32_t> next_;     // of each waiting task: the next of its list
+  std::vector<Queue> waiting_;    // by link
+  std::vector<int32_t> links_;    // those where somebody waits, and some where nobody does any more
+  std::vector<int32_t> busy_;     // by link: the last sub-pipeline that used it
+  std::vector<uint32_t> use_;     // by chunk: sub-pipelines that it added tasks to
+  std::vector<int32_t> used_;     // by chunk: the last of these
   std::vector<int32_t> used_now_;
   std::vector<int32_t> deferred_;
   std::vector<Turn> turns_;  // a heap of links that may have something to add
@@ -233,8 +200,6 @@ class Hpds {
 
 }  // namespace
 
-Pipeline schedule_hpds(const TaskGraph& graph) { return Hpds(graph, false).run(); }
-
-Pipeline schedule_hpds_improved(const TaskGraph& graph) { return Hpds(graph, true).run(); }
+Pipeline schedule_hpds(const TaskGraph& graph) { return Hpds(graph).run(); }
 
 }  // namespace theseus

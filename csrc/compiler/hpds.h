@@ -13,10 +13,4 @@ namespace theseus {
 
 Pipeline schedule_hpds(const TaskGraph& graph);
 
-// The same queues with other rules, for what the paper's do badly: it lets the whole way of a chunk into one
-// sub-pipeline, so that in a ring each sub-pipeline waits for one chunk to come all the way round. Here a task never
-// joins the sub-pipeline of one that it depends on, and of those that could go, the one with the longest way to the end
-// goes first (critical path), a step between hosts counting 2.5 times.
-Pipeline schedule_hpds_improved(const TaskGraph& graph);
-
 }  // namespace theseus

@@ -1,6 +1,7 @@
 #include "compiler/lower_tasks.h"
 
 #include <algorithm>
+#include <compare>
 #include <limits>
 #include <numeric>
 #include <string>
@@ -29,7 +30,7 @@ TaskLowering::TaskLowering(const TaskGraph& graph, const Pipeline& pipeline, con
       local_id_(ends.connections().size(), -1),
       cells_(static_cast<size_t>(graph.space.chunks())) {}
 
-Result<RankPlan> TaskLowering::run(int rank) {
+Status TaskLowering::start(int rank) {
   part_ = {};
   part_.rank = rank;
   ends_ = all_.of(rank);
@@ -37,6 +38,19 @@ Result<RankPlan> TaskLowering::run(int rank) {
   if (options_.fuse) fused_ = fuse_ends(graph_, pipeline_, all_, ends_, options_.loop);
   THESEUS_TRY(number_connections());
   group_connections();
+  find_activity();
+  return {};
+}
+
+Status TaskLowering::make_room_for(int rank) {
+  THESEUS_TRY(start(rank));
+  most_blocks_ = std::max(most_blocks_, count_thread_blocks(share_thread_blocks(groups_, sub_pipelines_)));
+  forget_chunks();
+  return {};
+}
+
+Result<RankPlan> TaskLowering::run(int rank) {
+  THESEUS_TRY(start(rank));
   assign_thread_blocks();
   if (ends_of_tb_.size() > static_cast<size_t>(kMostIds)) return too_many(rank, "TBs");
   add_instructions();
@@ -49,6 +63,14 @@ Result<RankPlan> TaskLowering::run(int rank) {
 
 int16_t TaskLowering::connection(int32_t transfer) const {
   return local_id_[static_cast<size_t>(all_.connection_of(transfer))];
+}
+
+size_t TaskLowering::group_at(int32_t end) const {
+  return static_cast<size_t>(group_of_[static_cast<size_t>(connection(ends_[static_cast<size_t>(end)].transfer))]);
+}
+
+int32_t TaskLowering::sub_pipeline_at(int32_t end) const {
+  return pipeline_.sub_pipeline[static_cast<size_t>(ends_[static_cast<size_t>(end)].task)];
 }
 
 // Indices into RankEnds::connections, of what the end uses.
@@ -122,33 +144,37 @@ void TaskLowering::group_connections() {
   }
 }
 
-void TaskLowering::assign_thread_blocks() {
-  const auto is_dead = [&](int32_t end) { return fused_.any && fused_.receive_of[static_cast<size_t>(end)] >= 0; };
-  const auto group_at = [&](int32_t end) {
-    return static_cast<size_t>(group_of_[static_cast<size_t>(connection(ends_[static_cast<size_t>(end)].transfer))]);
-  };
-  // Only those sub-pipelines count in which this rank does something.
+// Only those sub-pipelines count in which this rank does something.
+void TaskLowering::find_activity() {
   sub_pipelines_ = 0;
   int32_t last = -1;
   for (int32_t end = 0; end < static_cast<int32_t>(ends_.size()); ++end) {
-    if (is_dead(end)) continue;
-    const int32_t now = pipeline_.sub_pipeline[static_cast<size_t>(ends_[static_cast<size_t>(end)].task)];
+    if (is_fused(end)) continue;
+    const int32_t now = sub_pipeline_at(end);
     if (std::exchange(last, now) != now) ++sub_pipelines_;
-    auto& active = groups_[group_at(end)].active;
-    if (active.empty() || active.back() != sub_pipelines_ - 1) active.push_back(sub_pipelines_ - 1);
+    ConnectionGroup& group = groups_[group_at(end)];
+    if (group.active.empty() || group.active.back() != sub_pipelines_ - 1) group.active.push_back(sub_pipelines_ - 1);
+    group.between_hosts |= graph_.between_hosts[ends_[static_cast<size_t>(end)].task] != 0;
   }
-  if (options_.allocation == TbAllocation::StateBased && options_.scheduling != Scheduling::StageLevel) {
+}
+
+void TaskLowering::assign_thread_blocks() {
+  const bool by_state = options_.scheduling != Scheduling::StageLevel;
+  if (by_state && options_.allocation == TbAllocation::StateBased) {
     tb_of_ = share_thread_blocks(groups_, sub_pipelines_);
+  } else if (by_state && options_.allocation == TbAllocation::StateBasedEven) {
+    tb_of_ = spread_thread_blocks(groups_, sub_pipelines_, most_blocks_);
+  } else if (by_state && options_.allocation == TbAllocation::StateBasedApart) {
+    tb_of_ = part_thread_blocks(groups_, sub_pipelines_);
   } else {
     tb_of_.resize(groups_.size());
     std::iota(tb_of_.begin(), tb_of_.end(), 0);
   }
-  const int32_t blocks = tb_of_.empty() ? 0 : *std::max_element(tb_of_.begin(), tb_of_.end()) + 1;
-  ends_of_tb_.resize(static_cast<size_t>(blocks));
+  ends_of_tb_.resize(static_cast<size_t>(count_thread_blocks(tb_of_)));
   for (auto& list : ends_of_tb_) list.clear();
   seats_.assign(ends_.size(), {});
   for (int32_t end = 0; end < static_cast<int32_t>(ends_.size()); ++end) {
-    if (is_dead(end)) continue;
+    if (is_fused(end)) continue;
     const auto tb = static_cast<size_t>(tb_of_[group_at(end)]);
     seats_[static_cast<size_t>(end)] = {static_cast<int16_t>(tb), static_cast<int32_t>(ends_of_tb_[tb].size())};
     ends_of_tb_[tb].push_back(end);
@@ -162,6 +188,7 @@ void TaskLowering::add_instructions() {
   }
   waits_.clear();
   readers_.clear();
+  sent_now_ = sent_before_ = {};
   first_wait_.assign(1, 0);
   for (int32_t end = 0; end < static_cast<int32_t>(ends_.size()); ++end) {
     const RankEnd& e = ends_[static_cast<size_t>(end)];
@@ -185,6 +212,19 @@ void TaskLowering::add_send(int32_t end, Instruction& instruction) {
   instruction.send = connection(e.transfer);
   instruction.src = place(graph_.ends[static_cast<size_t>(e.transfer)].src, chunk);
   read(chunk, end);
+  if (options_.stagger) stagger(end);
+}
+
+// See CompileOptions::stagger.
+void TaskLowering::stagger(int32_t end) {
+  const int32_t now = sub_pipeline_at(end);
+  if (graph_.between_hosts[ends_[static_cast<size_t>(end)].task] == 0) {
+    if (sent_now_.sub_pipeline == now) return;
+    sent_before_ = std::exchange(sent_now_, {now, end});
+    return;
+  }
+  const Sent& before = sent_now_.sub_pipeline == now ? sent_before_ : sent_now_;
+  if (before.end >= 0) waits_.push_back({end, before.end});
 }
 
 void TaskLowering::add_receive(int32_t end, Instruction& instruction) {
@@ -266,35 +306,63 @@ void TaskLowering::write(int32_t chunk, int32_t end, Buffer dst) {
   c.reader = -1;
 }
 
-// Output chunks that nobody sends: they are input of this rank, and need a copy where the call is not in place. In
-// place, source and destination are one; but a reduction may scale its input, and then the copy waits for who sends
-// that. It goes to the TB with the least to do, at its end.
+// An idle one that only receives, and serves no other host if there is such a one; else one of its own. A peer waits
+// for what a TB does not send meanwhile, but what is sent to a TB waits in a slot.
+int16_t TaskLowering::thread_block_for_copies() {
+  struct Load {
+    bool sends = false, between_hosts = false;
+    int32_t time = 0;
+    auto operator<=>(const Load&) const = default;
+  };
+  std::vector<Load> load(ends_of_tb_.size());
+  for (size_t tb = 0; tb < load.size(); ++tb) {
+    for (const int32_t end : ends_of_tb_[tb]) {
+      const RankEnd& e = ends_[static_cast<size_t>(end)];
+      const bool leaves = graph_.between_hosts[e.task] != 0;
+      load[tb].sends |= e.sends != 0 || (fused_.any && fused_.send_of[static_cast<size_t>(end)] >= 0);
+      load[tb].between_hosts |= leaves;
+      load[tb].time += leaves ? kBetweenHosts : kInsideHost;
+    }
+  }
+  const auto idlest = std::min_element(load.begin(), load.end());
+  const bool is_full = load.size() == static_cast<size_t>(kMostIds);
+  if (idlest == load.end() || (idlest->sends && !is_full)) {
+    part_.thread_blocks.emplace_back();
+    return static_cast<int16_t>(load.size());
+  }
+  return static_cast<int16_t>(idlest - load.begin());
+}
+
+// Output chunks that nobody sends: they are input of this rank, and need a copy where the call is not in place. A TB
+// does that before it waits for what it receives. In place, source and destination are one; but a reduction may scale
+// its input, and then the copy waits for who sends that, at the end of its TB.
 void TaskLowering::copy_own_chunks() {
   const ChunkSpace& space = graph_.space;
   const BufferShape shape = buffer_shape(space.collective, space.ranks, space.root, part_.rank);
   const int outputs = shape.output_blocks * space.chunks_per_block;
-  auto& blocks = part_.thread_blocks;
+  const bool may_scale = is_reducing(space.collective);
+  std::vector<Instruction> copies;
   int16_t tb = -1;
   for (int index = 0; index < outputs; ++index) {
     const Place output{Buffer::Output, index};
     const int32_t chunk = space.chunk_at(part_.rank, output);
     const Place input = space.input(part_.rank, chunk);
     if (input.buffer == Buffer::None || cell(chunk).writer >= 0) continue;
-    if (tb < 0) {
-      if (blocks.empty()) blocks.emplace_back();
-      const auto shorter = [](const ThreadBlock& a, const ThreadBlock& b) {
-        return a.instructions.size() < b.instructions.size();
-      };
-      tb = static_cast<int16_t>(std::min_element(blocks.begin(), blocks.end(), shorter) - blocks.begin());
-    }
-    auto& list = blocks[static_cast<size_t>(tb)].instructions;
-    const int32_t sub_pipeline = list.empty() ? 0 : list.back().sub_pipeline;
-    Instruction& copy = list.emplace_back();
+    if (tb < 0) tb = thread_block_for_copies();
+    Instruction& copy = copies.emplace_back();
     copy.opcode = Opcode::Copy;
     copy.src = input;
     copy.dst = output;
-    copy.sub_pipeline = sub_pipeline;
-    if (is_reducing(space.collective)) wait_for_readers(chunk, tb, copy);
+    if (may_scale) wait_for_readers(chunk, tb, copy);
+  }
+  if (copies.empty()) return;
+  auto& list = part_.thread_blocks[static_cast<size_t>(tb)].instructions;
+  int32_t now = list.empty() ? 0 : may_scale ? list.back().sub_pipeline : list.front().sub_pipeline;
+  for (Instruction& copy : copies) copy.sub_pipeline = now = std::max(now, copy.sub_pipeline);
+  list.insert(may_scale ? list.end() : list.begin(), copies.begin(), copies.end());
+  if (may_scale || static_cast<size_t>(tb) == ends_of_tb_.size()) return;
+  for (const int32_t end : ends_of_tb_[static_cast<size_t>(tb)]) {
+    seats_[static_cast<size_t>(end)].step += static_cast<int32_t>(copies.size());
   }
 }
 

@@ -21,6 +21,9 @@ class TaskLowering {
   TaskLowering(const TaskGraph& graph, const Pipeline& pipeline, const CompileOptions& options, const RankEnds& ends,
                bool rendezvous_safe);
 
+  // From now on ranks spread over as many TBs as `rank` needs (TbAllocation::StateBasedEven).
+  Status make_room_for(int rank);
+
   Result<RankPlan> run(int rank);
 
  private:
@@ -43,14 +46,23 @@ class TaskLowering {
     int32_t step = -1;
   };
 
+  struct Sent {
+    int32_t sub_pipeline = -1;
+    int32_t end = -1;  // the first send inside the host in it
+  };
+
+  Status start(int rank);
   Status number_connections();
   void group_connections();
+  void find_activity();
   void assign_thread_blocks();
   void add_instructions();
   void add_send(int32_t end, Instruction& instruction);
+  void stagger(int32_t end);
   void add_receive(int32_t end, Instruction& instruction);
   void set_operands(const RankEnd& end, Instruction& instruction) const;
   void copy_own_chunks();
+  int16_t thread_block_for_copies();
   void wait_for_readers(int32_t chunk, int16_t tb, Instruction& copy);
   void wait_for_scratch();
   void resolve_waits();
@@ -62,6 +74,10 @@ class TaskLowering {
   Cell& cell(int32_t chunk);
   Place place(Buffer buffer, int32_t chunk);
   int16_t connection(int32_t transfer) const;
+  // Something else does it.
+  bool is_fused(int32_t end) const { return fused_.any && fused_.receive_of[static_cast<size_t>(end)] >= 0; }
+  size_t group_at(int32_t end) const;
+  int32_t sub_pipeline_at(int32_t end) const;
   template <class Visit>
   void for_each_connection(int32_t end, Visit visit) const;
 
@@ -73,6 +89,7 @@ class TaskLowering {
   std::vector<int16_t> local_id_;  // by index of RankEnds::connections
   std::vector<Cell> cells_;        // by chunk
   std::vector<int32_t> touched_;   // chunks
+  int32_t most_blocks_ = 0;        // that a rank may spread over
 
   // Of the rank at hand.
   RankPlan part_;
@@ -84,6 +101,7 @@ class TaskLowering {
   int sub_pipelines_ = 0;          // in which the rank is active
   std::vector<Seat> seats_;        // of each end
   std::vector<std::vector<int32_t>> ends_of_tb_;
+  Sent sent_now_, sent_before_;  // in the last two sub-pipelines where it sends inside its host
   std::vector<Reader> readers_;
   std::vector<Wait> waits_;                          // by waiter
   std::vector<int32_t> first_wait_;                  // of end e: [first_wait_[e], first_wait_[e + 1])

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "compiler/critical_path.h"
 #include "compiler/hpds.h"
 
 namespace theseus {
@@ -96,7 +97,7 @@ std::vector<int32_t> stages_of(const TaskGraph& graph) {
 Result<Pipeline> schedule_tasks(const TaskGraph& graph, Scheduling scheduling) {
   switch (scheduling) {
     case Scheduling::Hpds: return schedule_hpds(graph);
-    case Scheduling::HpdsImproved: return schedule_hpds_improved(graph);
+    case Scheduling::HpdsImproved: return schedule_by_critical_path(graph);
     case Scheduling::RoundRobin: return RoundRobin(graph).run();
     case Scheduling::AlgorithmLevel: return by_step(graph, std::vector<int32_t>(static_cast<size_t>(graph.size()), 0));
     case Scheduling::StageLevel: return by_step(graph, stages_of(graph));

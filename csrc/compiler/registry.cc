@@ -1,5 +1,6 @@
 #include "compiler/registry.h"
 
+#include "compiler/healed.h"
 #include "schedule/places.h"
 
 namespace theseus {
@@ -40,6 +41,16 @@ std::string names_for(Collective collective) {
   return names.empty() ? "none" : names;
 }
 
+Status check_place(Collective collective, const Topology& topology, const TopologySummary& summary, int root) {
+  if (summary.ranks < 1) return Status::argument("a topology needs at least one rank");
+  if (topology.rails < 1) return Status::argument("a topology needs at least one rail");
+  if (is_rooted(collective) && (root < 0 || root >= summary.ranks)) {
+    return Status::argument("root " + std::to_string(root) + " is not among the " + std::to_string(summary.ranks) +
+                            " ranks");
+  }
+  return {};
+}
+
 }  // namespace
 
 const std::vector<BuiltIn>& built_ins() {
@@ -70,19 +81,18 @@ const BuiltIn* find_built_in(const std::string& name) {
 }
 
 Result<Algorithm> build(const std::string& name, Collective collective, const Topology& topology, int root) {
+  const TopologySummary summary = summary_of(topology);
+  if (is_healed(name)) {
+    THESEUS_TRY(check_place(collective, topology, summary, root));
+    return healed(name.substr(name.find(':') + 1), collective, topology, root);
+  }
   const BuiltIn* entry = find_built_in(name);
   const std::string choice = "; for " + std::string(name_of(collective)) + " there are: " + names_for(collective);
   if (entry == nullptr) return Status::argument("there is no algorithm '" + name + "'" + choice);
   if (!entry->makes(collective)) {
     return Status::argument("algorithm '" + name + "' is not made for " + name_of(collective) + choice);
   }
-  const TopologySummary summary = summary_of(topology);
-  if (summary.ranks < 1) return Status::argument("a topology needs at least one rank");
-  if (topology.rails < 1) return Status::argument("a topology needs at least one rail");
-  if (is_rooted(collective) && (root < 0 || root >= summary.ranks)) {
-    return Status::argument("root " + std::to_string(root) + " is not among the " + std::to_string(summary.ranks) +
-                            " ranks");
-  }
+  THESEUS_TRY(check_place(collective, topology, summary, root));
   return entry->build(collective, topology, root);
 }
 

@@ -24,7 +24,8 @@ const std::vector<BuiltIn>& built_ins();
 const BuiltIn* find_built_in(const std::string& name);
 
 // Fails with InvalidArgument: unknown name (the message lists those that make this collective), a collective that the
-// algorithm does not make, hosts that it cannot use, a root out of range.
+// algorithm does not make, hosts that it cannot use, a root out of range. "healed:<arguments>" is no entry of the
+// table, since no policy can choose it without its arguments (healed.h).
 Result<Algorithm> build(const std::string& name, Collective collective, const Topology& topology, int root = 0);
 
 }  // namespace theseus

@@ -16,60 +16,66 @@ constexpr size_t kLargestUnshared = 2048;
 
 // From this size on a copy inside a rank goes around the caches: no cache would hold it until it is read again.
 constexpr size_t kSmallestStreamed = 4 << 20;
-// The same for what arrives in pieces, by the size of the request; a piece is long enough to be worth the fence.
-constexpr size_t kSmallestStreamedRequest = 32 << 20;
+// The same for what arrives in pieces (Shape::streaming), where a piece is long enough to be worth the fence.
 constexpr size_t kSmallestStreamedPiece = 16 << 10;
 
 }  // namespace
 
-Execution::Execution(const Program& program)
-    : program_(program),
-      states_(program.blocks().size()),
-      references_(program.blocks().size()),
-      copies_(static_cast<size_t>(program.copy_groups())) {}
+void Execution::start(const Program& program, const Shape& shape, const Binding& binding) {
+  own_shaped_ = false;
+  adopt(program, shape);
+  begin(binding);
+}
 
 void Execution::start(const Binding& binding) {
-  const bool same_shape = binding.count == binding_.count && binding.type == binding_.type &&
-                          binding.op == binding_.op && binding.piece_bytes == binding_.piece_bytes && shaped_;
+  const ShapeKey key{binding.count, binding.piece_bytes, binding.type, binding.op};
+  if (!own_shaped_ || key != own_key_) {
+    adopt(*own_program_, shape_of(*own_program_, key));
+    own_key_ = key;
+    own_shaped_ = true;
+  }
+  begin(binding);
+}
+
+void Execution::adopt(const Program& program, const Shape& shape) {
+  program_ = &program;
+  shape_ = shape;
+  // What lies in Scratch is written in a request before it is read there, and its length with it.
+  if (scratch_lengths_.size() != shape.scratch_lengths) scratch_lengths_.assign(shape.scratch_lengths, 0);
+  if (shape.scratch_bytes > arena_bytes_) resize_arena(shape.scratch_bytes);
+  const size_t blocks = program.blocks().size();
+  const auto groups = static_cast<size_t>(program.copy_groups());
+  if (states_.size() != blocks) {
+    states_.resize(blocks);
+    references_.resize(blocks);
+  }
+  if (copies_.size() != groups) copies_.resize(groups);
+}
+
+void Execution::begin(const Binding& binding) {
   binding_ = binding;
-  if (!same_shape) shape();
-  by_reference_ = program_.rendezvous_safe() && binding.scalar == nullptr;
+  by_reference_ = program_->rendezvous_safe() && binding.scalar == nullptr;
   unfinished_ = states_.size();
   for (size_t i = 0; i < states_.size(); ++i) {
     states_[i] = {};
-    states_[i].loop_end = program_.blocks()[i].loop_end;
+    states_[i].loop_end = program_->blocks()[i].loop_end;
   }
   for (auto& group : copies_) group = {};
-  for (SendPort* port : program_.send_ports()) port->set_tag(binding_.tag);
+  for (SendPort* port : program_->send_ports()) port->set_tag(binding_.tag);
 }
 
-// What follows from count, type and operation alone; most requests repeat the last one's.
-void Execution::shape() {
-  const Binding& binding = binding_;
-  element_ = size_of(binding.type);
-  const size_t pieces = static_cast<size_t>(program_.chunks_per_block());
-  chunk_ = binding.count / pieces;
-  longer_ = binding.count % pieces;
-  piece_ = std::max<size_t>(1, binding.piece_bytes / element_);
-  const size_t longest = chunk_ + (longer_ > 0 ? 1 : 0);
-  micro_batches_ = longest == 0 ? 1 : static_cast<uint32_t>((longest + piece_ - 1) / piece_);
-  reduce_ = reduce_kernel(binding.type, binding.op);
-  fold_ = fold_kernel(binding.type, binding.op);
-  scale_ = scale_kernel(binding.type);
-  longest_message_ = std::min(piece_, longest) * element_;
-  scratch_rounds_ = program_.scratch_holds_chunks() ? micro_batches_ : 1;
-  scratch_stride_ = scratch_rounds_ > 1 ? longest * element_ : longest_message_;
-  const size_t scratch_chunks = static_cast<size_t>(program_.scratch_chunks());
-  scratch_.resize(scratch_chunks * scratch_stride_);
-  scratch_lengths_.assign(scratch_chunks * scratch_rounds_, 0);
-  // A reduction reads its operands once, straight from a slot; fetching a peer's memory first would be a second pass.
-  // Where data goes one way (Broadcast), the sender's core would idle meanwhile, if it has one of its own.
-  const bool one_way = program_.recv_ports().empty() || program_.send_ports().empty();
-  const size_t bytes = binding.count * element_;
-  const bool piecewise = micro_batches_ > 1 && bytes > kLargestPiecewiseFetch;
-  total_ = program_.reduces() || one_way ? kNeverFetch : piecewise ? kFetchIfCrowded : bytes;
-  streaming_ = bytes >= kSmallestStreamedRequest;
-  shaped_ = true;
+void Execution::resize_arena(size_t bytes) {
+  arena_.reset();
+  arena_ = std::make_unique_for_overwrite<uint8_t[]>(bytes);
+  arena_bytes_ = bytes;
+}
+
+size_t Execution::bytes() const {
+  size_t bytes = sizeof *this + arena_bytes_ + states_.capacity() * sizeof(BlockState) +
+                 references_.capacity() * sizeof(references_[0]) + copies_.capacity() * sizeof(copies_[0]) +
+                 scratch_lengths_.capacity() * sizeof(size_t);
+  for (const auto& room : bounces_) bytes += sizeof room + room.capacity();
+  return bytes;
 }
 
 Advance Execution::advance() {
@@ -83,17 +89,17 @@ Advance Execution::advance() {
 
 // Runs one thread block until it blocks; true if anything moved.
 bool Execution::run_block(size_t index) {
-  const Program::Block& block = program_.blocks()[index];
+  const Program::Block& block = program_->blocks()[index];
   BlockState& state = states_[index];
   if (state.over) return false;
   bool progressed = false;
-  while (state.micro_batch < micro_batches_) {
+  while (state.micro_batch < shape_.micro_batches) {
     if (state.position == state.loop_end) {
       state.position = state.loop_begin;
-      if (++state.micro_batch == micro_batches_ && state.loop_end < block.count) next_loop(block, state);
+      if (++state.micro_batch == shape_.micro_batches && state.loop_end < block.count) next_loop(block, state);
       continue;
     }
-    const Step& step = program_.step(block.first + state.position);
+    const Step& step = block.steps[state.position];
     if (!step.waits.empty() && !satisfied(step, state.micro_batch)) return progressed;
     if (!execute(step, state)) return progressed;
     ++state.position;
@@ -108,7 +114,7 @@ bool Execution::run_block(size_t index) {
 
 void Execution::next_loop(const Program::Block& block, BlockState& state) {
   state.position = state.loop_begin = state.loop_end;
-  state.loop_end = program_.step(block.first + state.position).loop_end;
+  state.loop_end = block.steps[state.position].loop_end;
   state.micro_batch = 0;
 }
 
@@ -131,7 +137,7 @@ bool Execution::satisfied(const Step& step, uint32_t micro_batch) {
   for (const Wait& wait : step.waits) {
     if (wait.distance > micro_batch) continue;
     const uint64_t rounds = micro_batch - wait.distance;
-    const uint64_t needed = uint64_t{wait.before} * micro_batches_ + rounds * wait.width + wait.place;
+    const uint64_t needed = uint64_t{wait.before} * shape_.micro_batches + rounds * wait.width + wait.place;
     if (finished(states_[wait.tb]) < needed) return false;
   }
   return true;
@@ -155,9 +161,9 @@ bool Execution::execute(const Step& step, BlockState& state) {
 
 bool Execution::send(const Step& step, BlockState& state) {
   const Range range = range_of(step.src, state.micro_batch);
-  const size_t bytes = range.length * element_;
+  const size_t bytes = range.length * shape_.element;
   const void* source = address(step.src, range.offset);
-  if (by_reference_ && bytes > kSmallestReference && step.send->can_reference(source, bytes, total_)) {
+  if (by_reference_ && bytes > kSmallestReference && step.send->can_reference(source, bytes, shape_.total)) {
     return post_reference(step, state, source, bytes);
   }
   SharedCopy* copy = nullptr;
@@ -171,7 +177,7 @@ bool Execution::send(const Step& step, BlockState& state) {
   void* slot = step.send->acquire(bytes);
   if (slot == nullptr) return false;
   if (binding_.scalar != nullptr && step.src.buffer == Buffer::Input) {
-    scale_(slot, source, range.length, binding_.scalar);
+    shape_.scale(slot, source, range.length, binding_.scalar);
   } else {
     copy_bytes(slot, source, bytes);
   }
@@ -190,7 +196,7 @@ bool Execution::post_reference(const Step& step, BlockState& state, const void* 
 }
 
 void Execution::copy_received(void* destination, const void* source, size_t bytes) const {
-  if (streaming_ && bytes >= kSmallestStreamedPiece) {
+  if (shape_.streaming && bytes >= kSmallestStreamedPiece) {
     copy_streaming(destination, source, bytes);
   } else {
     copy_bytes(destination, source, bytes);
@@ -201,8 +207,8 @@ bool Execution::receive(const Step& step, BlockState& state) {
   const Message* message = arrived(*step.recv);
   if (message == nullptr) return false;
   const Range range = range_of(step.dst, state.micro_batch);
-  const size_t length = step.dst.buffer == Buffer::Scratch ? message->bytes / element_ : range.length;
-  if (message->bytes != length * element_) return mismatch(*step.recv), false;
+  const size_t length = step.dst.buffer == Buffer::Scratch ? message->bytes / shape_.element : range.length;
+  if (message->bytes != length * shape_.element) return mismatch(*step.recv), false;
   void* destination = address(step.dst, range.offset);
   if (step.opcode == Opcode::Recv) {
     if (message->data == nullptr) {
@@ -217,9 +223,9 @@ bool Execution::receive(const Step& step, BlockState& state) {
     const void* other = contents(*step.recv, *message, 1);
     if (other == nullptr) return false;
     if (step.recv_is_left) {
-      reduce_(destination, other, own, length);
+      shape_.reduce(destination, other, own, length);
     } else {
-      reduce_(destination, own, other, length);
+      shape_.reduce(destination, own, other, length);
     }
   }
   if (step.dst.buffer == Buffer::Scratch) scratch_length(step.dst, state.micro_batch) = length;
@@ -232,7 +238,7 @@ bool Execution::receive_send(const Step& step, BlockState& state) {
   const Message* message = arrived(*step.recv);
   if (message == nullptr) return false;
   const size_t bytes = message->bytes;
-  const size_t length = bytes / element_;
+  const size_t length = bytes / shape_.element;
   void* slot = step.send->acquire(bytes);
   if (slot == nullptr) return false;
   const void* other = contents(*step.recv, *message, 1);
@@ -252,9 +258,9 @@ bool Execution::receive_send(const Step& step, BlockState& state) {
                        ? address(step.dst, range_of(step.dst, state.micro_batch).offset)
                        : slot;
     if (step.recv_is_left) {
-      reduce_(target, other, own, length);
+      shape_.reduce(target, other, own, length);
     } else {
-      reduce_(target, own, other, length);
+      shape_.reduce(target, own, other, length);
     }
     if (target != slot) copy_bytes(slot, target, bytes);
   }
@@ -272,7 +278,7 @@ bool Execution::fold(const Step& step, BlockState& state) {
   size_t length = range.length;
   if (step.dst.buffer == Buffer::Scratch) {  // as long as what is put there
     for (RecvPort* port : step.fold) {
-      if (port != nullptr) length = port->peek()->bytes / element_;
+      if (port != nullptr) length = port->peek()->bytes / shape_.element;
     }
   }
   std::array<const void*, kMostOperands> operands;
@@ -282,13 +288,13 @@ bool Execution::fold(const Step& step, BlockState& state) {
       operands[count] = operand(step.src, {range_of(step.src, state.micro_batch).offset, length}, count);
     } else {
       const Message* message = port->peek();
-      if (message->bytes != length * element_) return mismatch(*port), false;
+      if (message->bytes != length * shape_.element) return mismatch(*port), false;
       operands[count] = contents(*port, *message, count);
       if (operands[count] == nullptr) return false;
     }
     ++count;
   }
-  fold_(address(step.dst, range.offset), operands.data(), static_cast<int>(count), length);
+  shape_.fold(address(step.dst, range.offset), operands.data(), static_cast<int>(count), length);
   if (step.dst.buffer == Buffer::Scratch) scratch_length(step.dst, state.micro_batch) = length;
   for (RecvPort* port : step.fold) {
     if (port != nullptr) port->release();
@@ -301,9 +307,9 @@ void Execution::local(const Step& step, BlockState& state) {
   void* destination = address(step.dst, range_of(step.dst, state.micro_batch).offset);
   const void* source = operand(step.src, range, 0);
   if (step.opcode == Opcode::Reduce) {
-    reduce_(destination, destination, source, range.length);
+    shape_.reduce(destination, destination, source, range.length);
   } else if (destination != source) {
-    const size_t bytes = range.length * element_;
+    const size_t bytes = range.length * shape_.element;
     if (bytes >= kSmallestStreamed) {
       copy_streaming(destination, source, bytes);
     } else {
@@ -315,20 +321,22 @@ void Execution::local(const Step& step, BlockState& state) {
 
 Execution::Range Execution::range_of(const Location& location, uint32_t micro_batch) {
   if (location.buffer == Buffer::Scratch) {
-    return {scratch_rounds_ > 1 ? micro_batch * piece_ : 0, scratch_length(location, micro_batch)};
+    return {shape_.scratch_rounds > 1 ? micro_batch * shape_.piece : 0, scratch_length(location, micro_batch)};
   }
   const size_t piece = static_cast<size_t>(location.piece);
-  const size_t length = chunk_ + (piece < longer_ ? 1 : 0);
-  const size_t start = static_cast<size_t>(location.block) * binding_.count + piece * chunk_ + std::min(piece, longer_);
-  const size_t skipped = std::min(length, micro_batch * piece_);
-  return {start + skipped, std::min(piece_, length - skipped)};
+  const size_t length = shape_.chunk + (piece < shape_.longer ? 1 : 0);
+  const size_t start =
+      static_cast<size_t>(location.block) * binding_.count + piece * shape_.chunk + std::min(piece, shape_.longer);
+  const size_t skipped = std::min(length, micro_batch * shape_.piece);
+  return {start + skipped, std::min(shape_.piece, length - skipped)};
 }
 
 uint8_t* Execution::address(const Location& location, size_t offset) {
   switch (location.buffer) {
-    case Buffer::Input: return static_cast<uint8_t*>(const_cast<void*>(binding_.input)) + offset * element_;
-    case Buffer::Output: return static_cast<uint8_t*>(binding_.output) + offset * element_;
-    default: return scratch_.data() + static_cast<size_t>(location.piece) * scratch_stride_ + offset * element_;
+    case Buffer::Input: return static_cast<uint8_t*>(const_cast<void*>(binding_.input)) + offset * shape_.element;
+    case Buffer::Output: return static_cast<uint8_t*>(binding_.output) + offset * shape_.element;
+    default:
+      return arena_.get() + static_cast<size_t>(location.piece) * shape_.scratch_stride + offset * shape_.element;
   }
 }
 
@@ -337,7 +345,7 @@ const void* Execution::operand(const Location& location, const Range& range, siz
   const void* source = address(location, range.offset);
   if (binding_.scalar == nullptr || location.buffer != Buffer::Input) return source;
   uint8_t* scaled = bounce(lane);
-  scale_(scaled, source, range.length, binding_.scalar);
+  shape_.scale(scaled, source, range.length, binding_.scalar);
   return scaled;
 }
 
@@ -345,7 +353,7 @@ const void* Execution::operand(const Location& location, const Range& range, siz
 const Message* Execution::arrived(RecvPort& port) {
   const Message* message = port.peek();
   if (message == nullptr) return nullptr;
-  if (message->signature_hash == binding_.tag.hash && message->bytes <= longest_message_) [[likely]]
+  if (message->signature_hash == binding_.tag.hash && message->bytes <= shape_.longest_message) [[likely]]
     return message;
   mismatch(port);
   return nullptr;
@@ -365,7 +373,7 @@ const void* Execution::contents(RecvPort& port, const Message& message, size_t l
 uint8_t* Execution::bounce(size_t lane) {
   if (bounces_.size() <= lane) bounces_.resize(lane + 1);
   std::vector<uint8_t>& room = bounces_[lane];
-  if (room.size() < piece_ * element_) room.resize(piece_ * element_);
+  if (room.size() < shape_.piece * shape_.element) room.resize(shape_.piece * shape_.element);
   return room.data();
 }
 

@@ -1,4 +1,5 @@
-// One request under way on the host: a Program bound to buffers, advanced by whoever waits for it.
+// One request under way on the host: a Program bound to buffers, advanced by whoever waits for it. One Execution serves
+// a communicator's requests one after the other, whatever their programs: they share its memory.
 //
 // Thread blocks are resumable programs. advance() lets each run until it would block and never waits itself, so that
 // one thread can drive many executions. A thread block's instruction is issued when its operands are there, and
@@ -8,11 +9,12 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "base/result.h"
-#include "device/reduce.h"
 #include "executor/program.h"
+#include "executor/shape.h"
 
 namespace theseus {
 
@@ -31,11 +33,24 @@ enum class Advance { Blocked, Progressed, Done, Failed };
 
 class Execution {
  public:
-  explicit Execution(const Program& program);
-  // Ready to advance(). The binding's buffers and scalar stay valid until Done. After Failed: never again.
+  Execution() = default;
+  // Of requests that all run this program, which outlives it.
+  explicit Execution(const Program& program) : own_program_(&program) {}
+
+  // Ready to advance(). Program, the binding's buffers and its scalar stay valid until Done; `shape` is of the program,
+  // and binding.piece_bytes is not looked at. After Failed: never again.
+  void start(const Program& program, const Shape& shape, const Binding& binding);
+  // The same with the constructor's program.
   void start(const Binding& binding);
   Advance advance();
   const Status& status() const { return status_; }
+
+  // Memory for Scratch, used by one request after the other; start() makes it larger where it has to. Not while a
+  // request is under way. What was in it is lost.
+  size_t arena_bytes() const { return arena_bytes_; }
+  void resize_arena(size_t bytes);
+  // All memory that it holds.
+  size_t bytes() const;
 
  private:
   struct Range {
@@ -60,7 +75,6 @@ class Execution {
   };
   static constexpr uint32_t kMostReferences = 8;  // of one block at a time; a port has no more slots
 
-  void shape();
   // The newest copy of a group's data for one micro-batch, in a slot that other receivers can read as well.
   struct SharedCopy {
     SendPort* port = nullptr;
@@ -69,6 +83,8 @@ class Execution {
   };
   static constexpr size_t kSharedCopies = 8;
 
+  void adopt(const Program& program, const Shape& shape);
+  void begin(const Binding& binding);
   bool run_block(size_t index);
   void next_loop(const Program::Block& block, BlockState& state);
   bool satisfied(const Step& step, uint32_t micro_batch);
@@ -84,8 +100,8 @@ class Execution {
 
   // How many elements one micro-batch of a Scratch index holds.
   size_t& scratch_length(const Location& location, uint32_t micro_batch) {
-    return scratch_lengths_[static_cast<size_t>(location.piece) * scratch_rounds_ +
-                            (scratch_rounds_ > 1 ? micro_batch : 0)];
+    return scratch_lengths_[static_cast<size_t>(location.piece) * shape_.scratch_rounds +
+                            (shape_.scratch_rounds > 1 ? micro_batch : 0)];
   }
   Range range_of(const Location& location, uint32_t micro_batch);
   uint8_t* address(const Location& location, size_t offset);
@@ -95,31 +111,23 @@ class Execution {
   uint8_t* bounce(size_t lane);
   void mismatch(RecvPort& port);
 
-  const Program& program_;
+  const Program* program_ = nullptr;
   Binding binding_;
-  size_t element_ = 4;
-  size_t piece_ = 0;   // elements of a full micro-batch of one chunk
-  size_t chunk_ = 0;   // elements of the shorter chunks
-  size_t longer_ = 0;  // the first `longer_` pieces of a block have one more
-  uint32_t micro_batches_ = 1;
-  size_t total_ = 0;  // what can_reference() is told
-  bool shaped_ = false;
-  bool streaming_ = false;  // what arrives goes around the caches
+  Shape shape_;
   bool by_reference_ = false;
-  ReduceKernel reduce_ = nullptr;
-  FoldKernel fold_ = nullptr;
-  ScaleKernel scale_ = nullptr;
   std::vector<BlockState> states_;
   std::vector<std::array<PostedReference, kMostReferences>> references_;  // by block: a ring
   std::vector<std::array<SharedCopy, kSharedCopies>> copies_;             // by group and micro-batch
   size_t unfinished_ = 0;
-  std::vector<uint8_t> scratch_;
-  size_t longest_message_ = 0;   // bytes
-  size_t scratch_stride_ = 0;    // bytes of one index
-  uint32_t scratch_rounds_ = 1;  // micro-batches that an index holds
+  std::unique_ptr<uint8_t[]> arena_;
+  size_t arena_bytes_ = 0;
   std::vector<size_t> scratch_lengths_;
   std::vector<std::vector<uint8_t>> bounces_;
   Status status_;
+
+  const Program* own_program_ = nullptr;
+  ShapeKey own_key_;
+  bool own_shaped_ = false;  // shape_ is that of own_key_
 };
 
 }  // namespace theseus

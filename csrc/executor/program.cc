@@ -1,83 +1,60 @@
 #include "executor/program.h"
 
-#include <map>
+#include <algorithm>
 #include <string>
-#include <tuple>
 
 namespace theseus {
 
-Result<std::unique_ptr<Program>> Program::build(const Plan& plan, int rank, PortSource& ports, bool share_slots) {
-  const RankPlan* own = nullptr;
-  for (const RankPlan& candidate : plan.rank_plans) {
-    if (candidate.rank == rank) own = &candidate;
-  }
-  if (own == nullptr) return Status::internal("plan " + plan.name + " has no part for rank " + std::to_string(rank));
+size_t BlockCode::bytes() const {
+  return sizeof *this + steps.capacity() * sizeof(Step) + folds.capacity() * sizeof(RecvPort*);
+}
 
+Result<const RankPlan*> Program::part_of(const Plan& plan, int rank) {
+  for (const RankPlan& candidate : plan.rank_plans) {
+    if (candidate.rank == rank) return &candidate;
+  }
+  return Status::internal("plan " + plan.name + " has no part for rank " + std::to_string(rank));
+}
+
+Result<std::unique_ptr<Program>> Program::build(const Plan& plan, int rank, PortSource& ports, bool share_slots) {
+  Result<const RankPlan*> part = part_of(plan, rank);
+  if (!part.ok()) return part.status();
+  return bind(plan, **part, *Synchronisation::of(plan, **part, share_slots), ports);
+}
+
+Result<std::unique_ptr<Program>> Program::bind(const Plan& plan, const RankPlan& part, const Synchronisation& order,
+                                               PortSource& ports, const Program* previous, Delta* delta) {
   auto program = std::make_unique<Program>();
   program->chunks_per_block_ = plan.chunks_per_block;
-  program->scratch_chunks_ = own->scratch_chunks;
+  program->scratch_chunks_ = part.scratch_chunks;
   program->scratch_holds_chunks_ = plan.loop == LoopOrder::SubPipelines;
   program->rendezvous_safe_ = plan.rendezvous_safe;
-  THESEUS_TRY(program->resolve_ports(*own, ports));
-  for (size_t tb = 0; tb < own->thread_blocks.size(); ++tb) {
-    for (const Instruction& instruction : own->thread_blocks[tb].instructions) {
-      if (instruction.fold.size() > kMostOperands) {
-        return Status::usage("plan " + plan.name + " folds " + std::to_string(instruction.fold.size()) +
-                             " values at once; this executor takes at most " + std::to_string(kMostOperands));
-      }
+  program->copy_groups_ = order.copy_groups();
+  THESEUS_TRY(program->resolve_ports(part, ports));
+  program->blocks_.reserve(part.thread_blocks.size());
+  program->code_.reserve(part.thread_blocks.size());
+  for (size_t tb = 0; tb < part.thread_blocks.size(); ++tb) {
+    const BlockCode* known = previous != nullptr && tb < previous->code_.size() ? previous->code_[tb].get() : nullptr;
+    const ThreadBlock& block = part.thread_blocks[tb];
+    THESEUS_TRY(program->note(block));
+    if (known != nullptr && program->equals(*known, block, *order.blocks()[tb])) {
+      program->code_.push_back(previous->code_[tb]);
+      if (delta != nullptr) ++delta->shared;
+    } else {
+      program->code_.push_back(program->resolve(block, order.blocks()[tb]));
+      if (delta != nullptr) ++delta->made;
     }
-    program->add_block(plan, *own, tb);
+    const std::vector<uint32_t>& loop_ends = order.blocks()[tb]->loop_ends;
+    const auto count = static_cast<uint32_t>(block.instructions.size());
+    program->blocks_.push_back({program->code_.back()->steps.data(), count, count == 0 ? 0 : loop_ends.front()});
   }
-  program->resolve_waits(*own);
-  if (share_slots) program->group_copies();
+  program->send_by_connection_ = {};
+  program->recv_by_connection_ = {};
   return program;
 }
 
-// Cuts the thread block into its loops: neighbours in one sub-pipeline share one, where the plan's order is by those.
-void Program::add_block(const Plan& plan, const RankPlan& own, size_t tb) {
-  const std::vector<Instruction>& instructions = own.thread_blocks[tb].instructions;
-  const auto count = static_cast<uint32_t>(instructions.size());
-  const auto first = static_cast<uint32_t>(steps_.size());
-  for (const Instruction& instruction : instructions) add_step(instruction);
-  uint32_t loop_end = count;
-  for (uint32_t i = count; i-- > 0;) {
-    const bool is_last = i + 1 == count || (plan.loop == LoopOrder::SubPipelines &&
-                                            instructions[i].sub_pipeline != instructions[i + 1].sub_pipeline);
-    if (is_last) loop_end = i + 1;
-    steps_[first + i].loop_end = loop_end;
-  }
-  blocks_.push_back({first, count, loop_end});
-}
-
-void Program::resolve_waits(const RankPlan& own) {
-  // Where the loop of each step begins, in its block.
-  std::vector<uint32_t> loop_begin(steps_.size());
-  for (const Block& block : blocks_) {
-    uint32_t begin = 0;
-    for (uint32_t i = 0; i < block.count; ++i) {
-      if (i == steps_[block.first + begin].loop_end) begin = i;
-      loop_begin[block.first + i] = begin;
-    }
-  }
-  size_t index = 0;
-  for (const ThreadBlock& thread_block : own.thread_blocks) {
-    for (const Instruction& instruction : thread_block.instructions) {
-      Step& step = steps_[index++];
-      if (instruction.dependencies.empty()) continue;
-      std::vector<Wait>& waits = waits_.emplace_back();
-      for (const Dependency& d : instruction.dependencies) {
-        const uint32_t on = blocks_[static_cast<size_t>(d.tb)].first + static_cast<uint32_t>(d.step);
-        const uint32_t begin = loop_begin[on];
-        waits.push_back({static_cast<uint32_t>(d.tb), static_cast<uint32_t>(d.distance), begin,
-                         steps_[on].loop_end - begin, static_cast<uint32_t>(d.step) - begin + 1});
-      }
-      step.waits = waits;
-    }
-  }
-}
-
-Status Program::resolve_ports(const RankPlan& plan, PortSource& ports) {
-  for (const Connection& connection : plan.connections) {
+Status Program::resolve_ports(const RankPlan& part, PortSource& ports) {
+  for (const Connection& connection : part.connections) {
     send_by_connection_.push_back(nullptr);
     recv_by_connection_.push_back(nullptr);
     if (connection.outgoing) {
@@ -95,27 +72,26 @@ Status Program::resolve_ports(const RankPlan& plan, PortSource& ports) {
   return {};
 }
 
-// Sends of one place carry the same data where the place is input, or is written by one instruction alone: whatever
-// is sent from it then is sent after that. (Recursive doubling sends one place again and again with new values.)
-void Program::group_copies() {
-  using Key = std::tuple<Buffer, int32_t, int32_t>;
-  std::map<Key, int> writers;
-  std::map<Key, std::vector<Step*>> senders;
-  for (Step& step : steps_) {
-    if (step.dst.buffer == Buffer::Output) ++writers[{step.dst.buffer, step.dst.block, step.dst.piece}];
-    if (step.opcode == Opcode::Send && step.src.buffer != Buffer::Scratch) {
-      senders[{step.src.buffer, step.src.block, step.src.piece}].push_back(&step);
+// What the program as a whole can say of its instructions.
+Status Program::note(const ThreadBlock& block) {
+  for (const Instruction& instruction : block.instructions) {
+    if (instruction.fold.size() > kMostOperands) {
+      return Status::usage("a plan folds " + std::to_string(instruction.fold.size()) +
+                           " values at once; this executor takes at most " + std::to_string(kMostOperands));
+    }
+    switch (instruction.opcode) {
+      case Opcode::Nop:
+      case Opcode::Send:
+      case Opcode::Recv:
+      case Opcode::Copy: break;
+      case Opcode::RecvCopySend: only_copies_ = false; break;
+      default: only_copies_ = false; reduces_ = true;
     }
   }
-  for (auto& [place, steps] : senders) {
-    const auto written = writers.find(place);
-    if (steps.size() < 2 || (written != writers.end() && written->second > 1)) continue;
-    for (Step* step : steps) step->copies = copy_groups_;
-    ++copy_groups_;
-  }
+  return {};
 }
 
-void Program::add_step(const Instruction& instruction) {
+Step Program::step_of(const Instruction& instruction) const {
   const auto locate = [this](const Place& place) {
     if (place.buffer == Buffer::Scratch) return Location{place.buffer, 0, place.index};
     return Location{place.buffer, place.index / chunks_per_block_, place.index % chunks_per_block_};
@@ -123,23 +99,60 @@ void Program::add_step(const Instruction& instruction) {
   Step step;
   step.opcode = instruction.opcode;
   step.recv_is_left = instruction.recv_is_left;
-  if (instruction.send >= 0) step.send = send_by_connection_[instruction.send];
-  if (instruction.recv >= 0) step.recv = recv_by_connection_[instruction.recv];
-  reduces_ |= instruction.opcode == Opcode::Fold || instruction.opcode == Opcode::Reduce ||
-              instruction.opcode == Opcode::RecvReduceCopy || instruction.opcode == Opcode::RecvReduceSend ||
-              instruction.opcode == Opcode::RecvReduceCopySend;
-  only_copies_ &= instruction.opcode == Opcode::Nop || instruction.opcode == Opcode::Send ||
-                  instruction.opcode == Opcode::Recv || instruction.opcode == Opcode::Copy;
+  if (instruction.send >= 0) step.send = send_by_connection_[static_cast<size_t>(instruction.send)];
+  if (instruction.recv >= 0) step.recv = recv_by_connection_[static_cast<size_t>(instruction.recv)];
   step.src = locate(instruction.src);
   step.dst = locate(instruction.dst);
-  if (!instruction.fold.empty()) {
-    std::vector<RecvPort*>& operands = folds_.emplace_back();
-    for (const int16_t operand : instruction.fold) {
-      operands.push_back(operand == kLocalOperand ? nullptr : recv_by_connection_[operand]);
+  return step;
+}
+
+bool Program::equals(const BlockCode& known, const ThreadBlock& block, const BlockOrder& order) const {
+  // Equal orders are one object (Synchronisation::of).
+  if (known.order.get() != &order || known.steps.size() != block.instructions.size()) return false;
+  for (size_t i = 0; i < known.steps.size(); ++i) {
+    const Instruction& instruction = block.instructions[i];
+    const Step& there = known.steps[i];
+    const Step here = step_of(instruction);
+    if (here.opcode != there.opcode || here.recv_is_left != there.recv_is_left || here.send != there.send ||
+        here.recv != there.recv || here.src != there.src || here.dst != there.dst) {
+      return false;
     }
-    step.fold = operands;
+    const auto same = [this](int16_t operand, RecvPort* port) { return operand_of(operand) == port; };
+    if (!std::equal(instruction.fold.begin(), instruction.fold.end(), there.fold.begin(), there.fold.end(), same)) {
+      return false;
+    }
   }
-  steps_.push_back(step);
+  return true;
+}
+
+std::shared_ptr<const BlockCode> Program::resolve(const ThreadBlock& block,
+                                                  const std::shared_ptr<const BlockOrder>& order) const {
+  auto code = std::make_shared<BlockCode>();
+  code->order = order;
+  size_t operands = 0;
+  for (const Instruction& instruction : block.instructions) operands += instruction.fold.size();
+  code->folds.reserve(operands);  // steps point into it
+  code->steps.reserve(block.instructions.size());
+  const std::span<const Wait> waits = order->waits;
+  for (size_t i = 0; i < block.instructions.size(); ++i) {
+    const Instruction& instruction = block.instructions[i];
+    Step step = step_of(instruction);
+    step.copies = order->copies[i];
+    step.loop_end = order->loop_ends[i];
+    step.waits = waits.subspan(order->wait_begins[i], order->wait_begins[i + 1] - order->wait_begins[i]);
+    const size_t begin = code->folds.size();
+    for (const int16_t operand : instruction.fold) code->folds.push_back(operand_of(operand));
+    step.fold = std::span<RecvPort* const>(code->folds).subspan(begin);
+    code->steps.push_back(step);
+  }
+  return code;
+}
+
+size_t Program::bytes() const {
+  size_t bytes = sizeof *this + blocks_.capacity() * sizeof(Block) + code_.capacity() * sizeof(code_[0]) +
+                 (send_ports_.capacity() + recv_ports_.capacity()) * sizeof(void*);
+  for (const auto& code : code_) bytes += code->bytes();
+  return bytes;
 }
 
 }  // namespace theseus

@@ -1,4 +1,6 @@
-// A rank's part of a plan, resolved to ports: what the host executor runs. Built once per plan and communicator.
+// A rank's part of a plan, resolved to ports: what the host executor runs.
+//
+// Its thread blocks are shared between programs: of a schedule that replaces another only those that differ are made.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +9,8 @@
 #include <vector>
 
 #include "base/result.h"
+#include "executor/synchronisation.h"
+#include "resource/builder.h"
 #include "schedule/plan.h"
 #include "transport/port.h"
 
@@ -28,16 +32,7 @@ struct Location {
   Buffer buffer = Buffer::None;
   int32_t block = 0;
   int32_t piece = 0;  // Scratch: the index
-};
-
-// A Dependency, ready to be compared to how many instructions TB `tb` has finished: over n micro-batches, its loop
-// begins after before * n of them, each round of the loop is `width` long, and the instruction is number `place` of it.
-struct Wait {
-  uint32_t tb;
-  uint32_t distance;
-  uint32_t before;
-  uint32_t width;
-  uint32_t place;  // counts from 1
+  bool operator==(const Location&) const = default;
 };
 
 struct Step {
@@ -53,21 +48,35 @@ struct Step {
   std::span<const Wait> waits;
 };
 
+// One thread block, resolved. Never changed once it is made, so that programs share it.
+struct BlockCode {
+  std::vector<Step> steps;
+  std::vector<RecvPort*> folds;             // of all steps
+  std::shared_ptr<const BlockOrder> order;  // holds the waits
+  size_t bytes() const;                     // without `order`
+};
+
 class Program {
  public:
   // `plan` needs the section of `rank` only. `share_slots`: one copy may serve the receivers of several sends. Then a
   // slot is free again only when all of them have released it, which the compiler's plans allow for; the verifier
   // knows nothing of it, so plans from outside go without.
   static Result<std::unique_ptr<Program>> build(const Plan& plan, int rank, PortSource& ports, bool share_slots = true);
+  // The same in two steps, where `order` is at hand: Synchronisation::of the same part. Thread blocks that `previous`
+  // has under the same number, on the same connections, are taken from there.
+  static Result<std::unique_ptr<Program>> bind(const Plan& plan, const RankPlan& part, const Synchronisation& order,
+                                               PortSource& ports, const Program* previous = nullptr,
+                                               Delta* delta = nullptr);
+  // The section of `rank`; InternalError: the plan has none.
+  static Result<const RankPlan*> part_of(const Plan& plan, int rank);
 
   // A thread block: `count` steps, cut into loops over the micro-batches; one for LoopOrder::MicroBatches.
   struct Block {
-    uint32_t first;
+    const Step* steps;
     uint32_t count;
     uint32_t loop_end;  // of its first loop
   };
   std::span<const Block> blocks() const { return blocks_; }
-  const Step& step(uint32_t index) const { return steps_[index]; }
   int chunks_per_block() const { return chunks_per_block_; }
   int scratch_chunks() const { return scratch_chunks_; }
   // Whether a Scratch index holds a whole chunk, and not only one micro-batch of it.
@@ -80,22 +89,25 @@ class Program {
   bool reduces() const { return reduces_; }
   std::span<SendPort* const> send_ports() const { return send_ports_; }
   std::span<RecvPort* const> recv_ports() const { return recv_ports_; }
+  size_t bytes() const;  // with its thread blocks, without their BlockOrder
 
  private:
-  Status resolve_ports(const RankPlan& plan, PortSource& ports);
-  void add_block(const Plan& plan, const RankPlan& own, size_t tb);
-  void add_step(const Instruction& instruction);
-  void resolve_waits(const RankPlan& own);
-  void group_copies();
+  Status resolve_ports(const RankPlan& part, PortSource& ports);
+  std::shared_ptr<const BlockCode> resolve(const ThreadBlock& block,
+                                           const std::shared_ptr<const BlockOrder>& order) const;
+  bool equals(const BlockCode& known, const ThreadBlock& block, const BlockOrder& order) const;
+  Step step_of(const Instruction& instruction) const;
+  RecvPort* operand_of(int16_t operand) const {
+    return operand == kLocalOperand ? nullptr : recv_by_connection_[static_cast<size_t>(operand)];
+  }
+  Status note(const ThreadBlock& block);
 
   std::vector<Block> blocks_;
-  std::vector<Step> steps_;
+  std::vector<std::shared_ptr<const BlockCode>> code_;  // by block
   std::vector<SendPort*> send_ports_;
   std::vector<RecvPort*> recv_ports_;
-  std::vector<SendPort*> send_by_connection_;
+  std::vector<SendPort*> send_by_connection_;  // both only while it is built
   std::vector<RecvPort*> recv_by_connection_;
-  std::vector<std::vector<RecvPort*>> folds_;
-  std::vector<std::vector<Wait>> waits_;
   int chunks_per_block_ = 1;
   int scratch_chunks_ = 0;
   int copy_groups_ = 0;

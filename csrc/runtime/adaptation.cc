@@ -223,12 +223,14 @@ Result<Arrival> Adaptation::arrive(uint64_t request, const std::function<Status(
   return arrival;
 }
 
-// So many requests as take kAheadSeconds, by those since the last boundary.
+// So many requests as take kAheadSeconds, by those since the last boundary. Few requests over a short time say little of
+// the next ones, so K grows by doubling; it shrinks at once.
 uint32_t Adaptation::propose_k(uint64_t request) const {
   if (request <= boundary_) return next_k_;
   const double since = static_cast<double>(now_ns() - boundary_ns_) / 1e9;
   const double each = since / static_cast<double>(request - boundary_);
-  return static_cast<uint32_t>(std::clamp(kAheadSeconds / std::max(each, 1e-9), 1.0, double{kLargestK}));
+  const double most = std::min(2.0 * std::max(1u, state_.next_k), double{kLargestK});
+  return static_cast<uint32_t>(std::clamp(kAheadSeconds / std::max(each, 1e-9), 1.0, most));
 }
 
 bool Adaptation::install(const Decision& decision) {

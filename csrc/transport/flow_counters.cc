@@ -1,65 +1,72 @@
 #include "transport/flow_counters.h"
 
-#include <map>
-#include <memory>
-#include <mutex>
-#include <utility>
-
-#include "base/clock.h"
+#include <algorithm>
 
 namespace theseus {
-namespace {
 
-struct Table {
-  std::mutex mutex;
-  std::map<std::pair<std::string, int>, std::unique_ptr<FlowCounters>> flows;
-};
-
-// Never destroyed: ports of communicators that outlive main() still count.
-Table& table() {
-  static auto* instance = new Table;
-  return *instance;
+void FlowCounters::add_backlog(uint64_t from, uint64_t to) {
+  uint64_t until = backlogged_until.load(std::memory_order_relaxed);
+  uint64_t begin;
+  do {
+    begin = std::max(from, until);
+    if (begin >= to) return;
+  } while (!backlogged_until.compare_exchange_weak(until, to, std::memory_order_relaxed));
+  backlogged_ns.fetch_add(to - begin, std::memory_order_relaxed);
 }
 
-}  // namespace
+void FlowMeter::begin_backlog(uint64_t now) {
+  if (backlogged_) return;
+  backlogged_ = true;
+  counted_until_ = now;
+  not_counted_ = 0;
+  flow_.backlogged_ports.fetch_add(1, std::memory_order_relaxed);
+}
 
-void FlowCounters::begin_backlog() {
-  if (backlogged_ports.fetch_add(1, std::memory_order_relaxed) == 0) {
-    backlogged_since.store(now_ns(), std::memory_order_relaxed);
+void FlowMeter::sample(uint64_t now, uint64_t unacknowledged, uint64_t held_up_ns, bool waiting) {
+  // A greeting that went out before may be among what is not acknowledged.
+  const uint64_t acknowledged = std::max(acknowledged_, handed_ - std::min(handed_, unacknowledged));
+  const uint64_t fresh = acknowledged - acknowledged_;
+  acknowledged_ = acknowledged;
+  if (fresh > 0) flow_.acknowledged.fetch_add(fresh, std::memory_order_relaxed);
+  if (held_up_ns > held_up_ns_) not_counted_ += held_up_ns - held_up_ns_;
+  held_up_ns_ = std::max(held_up_ns_, held_up_ns);
+  if (!backlogged_) return;
+  flow_.backlogged_bytes.fetch_add(fresh, std::memory_order_relaxed);
+  if (now > counted_until_) {
+    const uint64_t held_up = std::min(not_counted_, now - counted_until_);
+    not_counted_ -= held_up;
+    flow_.add_backlog(counted_until_ + held_up, now);
+    counted_until_ = now;
   }
+  if (!waiting && acknowledged_ == handed_) leave();
 }
 
-void FlowCounters::end_backlog() {
-  const uint64_t since = backlogged_since.load(std::memory_order_relaxed);
-  if (backlogged_ports.fetch_sub(1, std::memory_order_relaxed) != 1) return;
-  const uint64_t now = now_ns();
-  if (now > since) backlogged_ns.fetch_add(now - since, std::memory_order_relaxed);
+void FlowMeter::leave() {
+  if (!backlogged_) return;
+  backlogged_ = false;
+  flow_.backlogged_ports.fetch_sub(1, std::memory_order_relaxed);
 }
 
-FlowCounters& flow_counters(const std::string& host, int rail) {
-  const std::lock_guard lock(table().mutex);
-  std::unique_ptr<FlowCounters>& flow = table().flows[{host, rail}];
-  if (flow == nullptr) flow = std::make_unique<FlowCounters>();
-  return *flow;
-}
-
-std::vector<FlowSnapshot> snapshot_flows() {
-  std::vector<FlowSnapshot> all;
-  const std::lock_guard lock(table().mutex);
-  for (const auto& [key, flow] : table().flows) {
-    FlowSnapshot& one = all.emplace_back();
-    one.host = key.first;
-    one.rail = key.second;
-    one.bytes = flow->bytes.load(std::memory_order_relaxed);
-    one.messages = flow->messages.load(std::memory_order_relaxed);
-    one.backlogged_ns = flow->backlogged_ns.load(std::memory_order_relaxed);
-    if (flow->backlogged_ports.load(std::memory_order_relaxed) > 0) {
-      const uint64_t since = flow->backlogged_since.load(std::memory_order_relaxed);
-      const uint64_t now = now_ns();
-      if (now > since) one.backlogged_ns += now - since;
-    }
-  }
-  return all;
+FlowSnapshot snapshot_of(const FlowCounters& flow) {
+  const auto value = [](const auto& counter) { return counter.load(std::memory_order_relaxed); };
+  // What another process wrote may lack its zero.
+  const auto text = [](const char* bytes) {
+    return std::string(bytes, std::find(bytes, bytes + FlowCounters::kNameBytes, '\0'));
+  };
+  FlowSnapshot one;
+  one.identity = text(flow.identity);
+  one.host = text(flow.host);
+  one.rail = static_cast<int>(flow.rail);
+  one.bytes = value(flow.bytes);
+  one.acknowledged = value(flow.acknowledged);
+  one.messages = value(flow.messages);
+  one.backlogged_ns = value(flow.backlogged_ns);
+  one.backlogged_bytes = value(flow.backlogged_bytes);
+  one.backlogged_ports = value(flow.backlogged_ports);
+  one.suspect = value(flow.suspect);
+  one.rescued_messages = value(flow.rescued_messages);
+  one.rescued_bytes = value(flow.rescued_bytes);
+  return one;
 }
 
 }  // namespace theseus

@@ -25,6 +25,7 @@ namespace {
 
 constexpr double kOpenSeconds = 10;
 constexpr double kRetrySeconds = 0.1;
+constexpr double kReachSeconds = 3;
 
 std::string socket_name(const std::string& host) {
   return "theseus-nic-" + std::to_string(geteuid()) + "-" + derive_id({}, host).to_string();
@@ -44,6 +45,13 @@ bool same_file(const Fd& a, const Fd& b) {
   struct stat first{}, second{};
   return fstat(a.get(), &first) == 0 && fstat(b.get(), &second) == 0 && first.st_ino == second.st_ino &&
          first.st_dev == second.st_dev;
+}
+
+void set_rate_in(PacingPage& page, int rail, uint64_t bytes_per_second, Direction direction) {
+  PacingPage::Nic& nic = page.nics[static_cast<unsigned>(rail) % PacingPage::kRails];
+  if (direction != Direction::Ingress) nic.egress.set_rate(bytes_per_second, now_ns());
+  if (direction != Direction::Egress) nic.ingress.set_rate(bytes_per_second, now_ns());
+  page.changes.fetch_add(1, std::memory_order_relaxed);
 }
 
 }  // namespace
@@ -188,12 +196,31 @@ Pacing::~Pacing() {
 
 bool Pacing::is_owner() const { return share_->owner.load(std::memory_order_acquire); }
 
-void Pacing::set_rate(int rail, uint64_t bytes_per_second) {
-  PacingPage* page = page_->load(std::memory_order_acquire);
-  PacingPage::Nic& wanted = page->nics[static_cast<unsigned>(rail) % PacingPage::kRails];
-  wanted.egress.set_rate(bytes_per_second, now_ns());
-  wanted.ingress.set_rate(bytes_per_second, now_ns());
-  page->changes.fetch_add(1, std::memory_order_relaxed);
+void Pacing::set_rate(int rail, uint64_t bytes_per_second, Direction direction) {
+  set_rate_in(*page_->load(std::memory_order_acquire), rail, bytes_per_second, direction);
+}
+
+Status Pacing::set_rate_of(const std::string& host, int rail, uint64_t bytes_per_second, Direction direction) {
+  if (rail < 0 || rail >= PacingPage::kRails) {
+    return Status::argument("host " + host + " has no virtual NIC " + std::to_string(rail));
+  }
+  const Deadline deadline = Deadline::after(kReachSeconds);
+  Result<Socket> owner = Socket::connect_unix(socket_name(host), deadline);
+  if (!owner.ok()) owner = Socket::connect_unix(socket_name("virtual:" + host), deadline);
+  if (!owner.ok()) {
+    return Status::remote("no process of a host '" + host +
+                          "' with virtual NICs runs here: they exist while one with THESEUS_NIC_RATE does");
+  }
+  if (!owner->peer_is_same_user()) return Status::system("the virtual NICs of " + host + " belong to another user");
+  char byte = 0;
+  Result<Fd> fd = owner->recv_descriptor(&byte, 1, deadline);
+  if (!fd.ok()) return fd.status();
+  Result<PacingPage*> page = map_page(*fd);
+  if (!page.ok()) return page.status();
+  const bool known = (*page)->magic == PacingPage::kMagic;
+  if (known) set_rate_in(**page, rail, bytes_per_second, direction);
+  munmap(*page, sizeof(PacingPage));
+  return known ? Status() : Status::system("the page of virtual NICs is of another version of the library");
 }
 
 Result<std::unique_ptr<Pacing>> Pacing::open(const std::string& host, uint64_t bytes_per_second) {

@@ -16,6 +16,8 @@
 
 namespace theseus {
 
+enum class Direction { Egress, Ingress, Both };
+
 struct PacingPage {
   static constexpr int kRails = 64;
   static constexpr uint64_t kMagic = 0x3143415053454854;  // "THESPAC1"
@@ -41,8 +43,12 @@ class Pacing {
 
   TokenBucket& egress(int rail) { return nic(rail).egress; }
   TokenBucket& ingress(int rail) { return nic(rail).ingress; }
-  // Both directions of one rail, for every process of the host, at once.
-  void set_rate(int rail, uint64_t bytes_per_second);
+  // One rail, for every process of the host, at once. 0: unlimited.
+  void set_rate(int rail, uint64_t bytes_per_second, Direction direction = Direction::Both);
+  // The same from outside: for a running host of this user, by its host_identity() or THESEUS_HOST. RemoteError where
+  // no process of such a host is there, InvalidArgument where it has no such rail.
+  static Status set_rate_of(const std::string& host, int rail, uint64_t bytes_per_second,
+                            Direction direction = Direction::Both);
   // True in the process that hands out the page.
   bool is_owner() const;
 

@@ -13,7 +13,8 @@ namespace theseus {
 // One direction between two ranks on one rail and channel.
 struct TcpRoute {
   int peer = -1;
-  std::string host;  // the peer's, for messages
+  std::string host;      // the peer's, for messages
+  std::string identity;  // the peer's host, by which its flow is counted
   int rail = 0;
   int channel = 0;
   Address local;   // of our NIC, port 0

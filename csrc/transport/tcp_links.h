@@ -21,6 +21,7 @@ struct TcpPeer {
   int rank = 0;
   std::string host;            // for messages
   std::vector<Address> rails;  // where to reach it, by rail, with its ProcessServer's port
+  std::string identity;        // its host's host_identity(), by which flows are counted; empty: `host`
 };
 
 class TcpLinks {

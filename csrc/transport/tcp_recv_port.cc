@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "base/clock.h"
-#include "transport/tcp_port.h"
+#include "transport/tcp_recv_port.h"
 
 namespace theseus {
 namespace {
@@ -17,6 +17,8 @@ constexpr int kPacedBuffer = 256 << 10;
 constexpr int kBuffer = 512 << 10;
 constexpr size_t kStagingBytes = 8 << 10;
 constexpr int kMaxSlots = 4;
+constexpr uint64_t kFarthest = 1 << 20;  // messages ahead
+constexpr size_t kMostEver = 4096;       // messages that wait for one before them
 // Sockets that wait for a port; beyond this someone misbehaves.
 constexpr size_t kMostWaiting = 1 << 16;
 
@@ -74,7 +76,7 @@ const Message* TcpRecvPort::peek() {
   if (complete_ == released_) {
     read_some();
     if (complete_ == released_) {
-      if (eof_ && status_.ok()) {
+      if (eof_ && status_.ok() && !another_way_) {
         status_ = Status::remote("rank " + std::to_string(route_.peer) + " (" + route_.host +
                                  ") closed its connection on rail " + std::to_string(route_.rail) +
                                  " while a message from it was awaited");
@@ -82,7 +84,7 @@ const Message* TcpRecvPort::peek() {
       return nullptr;
     }
   }
-  TcpSlot& slot = slots_[released_ % slots_.size()];
+  const TcpSlot& slot = at(released_);
   message_.data = slot.payload();
   message_.bytes = slot.header()->bytes;
   message_.signature_hash = slot.header()->signature_hash;
@@ -97,7 +99,7 @@ Status TcpRecvPort::fetch(void*, size_t, size_t) {
 void TcpRecvPort::release() { ++released_; }
 
 RequestSignature TcpRecvPort::peer_signature() {
-  const TcpHeader& header = *slots_[released_ % slots_.size()].header();
+  const TcpHeader& header = *at(released_).header();
   RequestSignature signature = header.signature;
   signature.request = (header.signature_hash - base_hash(signature)) * kRequestFactorInverse;
   return signature;
@@ -118,6 +120,7 @@ bool TcpRecvPort::find_socket() {
 }
 
 void TcpRecvPort::read_some() {
+  if (!early_messages_.empty()) settle();
   if (!socket_.valid() && !find_socket()) return;
   if (!parse_staged()) return;
   while (may_read()) {
@@ -135,9 +138,8 @@ bool TcpRecvPort::read_once(size_t limit) {
   int count = 0;
   size_t asked = 0;
   if (in_message_) {
-    TcpSlot& slot = slots_[complete_ % slots_.size()];
-    asked = std::min<size_t>(slot.header()->bytes - received_, limit);
-    parts[count++] = {slot.payload() + received_, asked};
+    asked = std::min(missing(), limit);
+    parts[count++] = {incoming().payload() + received_, asked};
   }
   const size_t direct = asked;
   if (asked < limit) {
@@ -158,37 +160,37 @@ bool TcpRecvPort::read_once(size_t limit) {
   const size_t filled = std::min(bytes, direct);
   received_ += filled;
   staged_to_ += bytes - filled;
-  if (in_message_ && received_ == slots_[complete_ % slots_.size()].header()->bytes) {
-    in_message_ = false;
-    ++complete_;
-  }
+  if (in_message_ && missing() == 0) end_message();
   return parse_staged() && bytes == asked;
 }
 
 // Moves what was staged into slots, as far as there are any; false where the connection is dead.
 bool TcpRecvPort::parse_staged() {
-  while (staged_from_ != staged_to_ && (in_message_ || !full())) {
+  while (staged_from_ != staged_to_ && (in_message_ || discard_ > 0 || may_begin())) {
     const size_t staged = staged_to_ - staged_from_;
+    if (discard_ > 0) {
+      const size_t bytes = std::min(discard_, staged);
+      discard_ -= bytes;
+      staged_from_ += bytes;
+      continue;
+    }
     if (!in_message_) {
       if (staged < sizeof(TcpHeader)) break;
       TcpHeader header;
       std::memcpy(static_cast<void*>(&header), staging_.data() + staged_from_, sizeof header);
       if (!begin_message(header)) return false;
       staged_from_ += sizeof header;
+      if (!in_message_) continue;
     }
-    TcpSlot& slot = slots_[complete_ % slots_.size()];
-    const size_t bytes = std::min<size_t>(slot.header()->bytes - received_, staged_to_ - staged_from_);
-    std::memcpy(slot.payload() + received_, staging_.data() + staged_from_, bytes);
+    const size_t bytes = std::min(missing(), staged_to_ - staged_from_);
+    std::memcpy(incoming().payload() + received_, staging_.data() + staged_from_, bytes);
     staged_from_ += bytes;
     received_ += bytes;
-    if (received_ == slot.header()->bytes) {
-      in_message_ = false;
-      ++complete_;
-    }
+    if (missing() == 0) end_message();
   }
   if (staged_from_ == staged_to_) {
     staged_from_ = staged_to_ = 0;
-  } else if (staged_from_ > 0 && !full()) {
+  } else if (staged_from_ > 0 && may_begin()) {
     std::memmove(staging_.data(), staging_.data() + staged_from_, staged_to_ - staged_from_);
     staged_to_ -= staged_from_;
     staged_from_ = 0;
@@ -196,31 +198,100 @@ bool TcpRecvPort::parse_staged() {
   return status_.ok();
 }
 
+// Gaps are filled by what comes over other rails, and so are never long.
+bool TcpRecvPort::sound(const TcpHeader& header) const {
+  return header.magic == TcpHeader::kMagic && header.kind == TcpHeader::kMessage && header.bytes <= slot_bytes_ &&
+         header.sequence < complete_ + kFarthest;
+}
+
+Status TcpRecvPort::refuse() {
+  return Status::internal("what came from " + route_.describe() + " is no message " + std::to_string(complete_) +
+                          " of at most " + std::to_string(slot_bytes_) +
+                          " bytes: another version of the library, or a stranger on the connection");
+}
+
 bool TcpRecvPort::begin_message(const TcpHeader& header) {
-  const bool sound = header.magic == TcpHeader::kMagic && header.sequence == complete_ && header.bytes <= slot_bytes_;
-  if (!sound) {
-    status_ = Status::internal("what came from " + route_.describe() + " is no message " + std::to_string(complete_) +
-                               " of at most " + std::to_string(slot_bytes_) +
-                               " bytes: another version of the library, or a stranger on the connection");
+  if (!sound(header)) {
+    status_ = refuse();
     return false;
   }
-  TcpSlot& slot = slots_[complete_ % slots_.size()];
-  if (!slot.reserve(std::max<size_t>(header.bytes, 1), slot_bytes_)) {
+  if (header.sequence < complete_ || early_messages_.contains(header.sequence)) {
+    discard_ = header.bytes;
+    return true;
+  }
+  is_early_ = header.sequence != complete_;
+  if (!incoming().reserve(std::max<size_t>(header.bytes, 1), slot_bytes_)) {
     status_ = Status::system("no memory for messages from " + route_.describe());
     return false;
   }
-  new (slot.header()) TcpHeader(header);
+  new (incoming().header()) TcpHeader(header);
   in_message_ = true;
   received_ = 0;
   return true;
 }
 
+void TcpRecvPort::end_message() {
+  in_message_ = false;
+  if (is_early_) {
+    const uint64_t sequence = early_.header()->sequence;
+    early_messages_.emplace(sequence, std::move(early_));
+    settle();
+  } else {
+    ++complete_;
+    if (!early_messages_.empty()) settle();
+  }
+}
+
+// Takes what fills the gap into the ring.
+void TcpRecvPort::settle() {
+  while (!full() && !early_messages_.empty() && early_messages_.begin()->first == complete_) {
+    at(complete_) = std::move(early_messages_.begin()->second);
+    early_messages_.erase(early_messages_.begin());
+    ++complete_;
+  }
+}
+
+Status TcpRecvPort::accept(TcpSlot message) {
+  const TcpHeader& header = *message.header();
+  if (!sound(header) || early_messages_.size() > kMostEver) return refuse();
+  const uint64_t sequence = header.sequence;
+  if (sequence < complete_ || early_messages_.contains(sequence)) return {};
+  // The copy that is just being received comes too late.
+  if (in_message_ && incoming().header()->sequence == sequence) drop_rest();
+  early_messages_.emplace(sequence, std::move(message));
+  settle();
+  return {};
+}
+
+TcpReceipt TcpRecvPort::receipt() const {
+  TcpReceipt receipt;
+  receipt.rail = static_cast<uint16_t>(route_.rail);
+  receipt.channel = static_cast<uint16_t>(route_.channel);
+  receipt.complete = complete_;
+  receipt.released = released_;
+  receipt.read = bytes_moved_;
+  for (const auto& [sequence, message] : early_messages_) {
+    if (sequence > complete_ && sequence - complete_ <= 64) receipt.early |= uint64_t{1} << (sequence - complete_ - 1);
+  }
+  return receipt;
+}
+
+void TcpRecvPort::dbg() const {
+  fprintf(stderr, "   RECV rail %d ch %d complete %lu released %lu early %lu first %lu inmsg %d discard %lu eof %d sock %d another %d st %s\n", route_.rail, route_.channel, complete_, released_, early_messages_.size(), early_messages_.empty() ? 0 : early_messages_.begin()->first, in_message_, discard_, eof_, socket_.valid(), another_way_, status_.message().c_str());
+}
+void TcpRecvPort::drop_rest() {
+  discard_ = missing();
+  in_message_ = false;
+}
+
 void TcpRecvPort::ended(int error) {
   eof_ = true;
-  if (error == 0 && !in_message_ && staged_from_ == staged_to_) return;
+  if (error == 0 && !in_message_ && discard_ == 0 && staged_from_ == staged_to_) return;
   const std::string what = "lost the connection from " + route_.describe();
-  status_ = Status::remote(
+  end_status_ = Status::remote(
       what + (error == 0 ? ": it closed in the middle of a message" : std::string(": ") + std::strerror(error)));
+  in_message_ = false;
+  if (!another_way_) status_ = end_status_;
 }
 
 int TcpRecvPort::wait_fd(uint64_t now) const {

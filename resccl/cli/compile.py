@@ -38,11 +38,16 @@ def compile_source(  # lizard forgives: its parameters are the command's options
     ] = None,
     scheduling: SchedulingOption = "hpds",
     allocation: Annotated[
-        str, typer.Option("--allocation", help="state_based, per_connection_and_stage or per_connection.")
+        str,
+        typer.Option(
+            "--allocation",
+            help="state_based, state_based_even, state_based_apart, per_connection_and_stage or per_connection.",
+        ),
     ] = "state_based",
     loop: Annotated[str, typer.Option("--loop", help="micro_batches or sub_pipelines.")] = "micro_batches",
     fold: Annotated[bool, typer.Option("--fold/--no-fold", help="Combine what arrives in one step at once.")] = True,
     fuse: Annotated[bool, typer.Option("--fuse", help="Pass on between hosts in one instruction.")] = False,
+    stagger: Annotated[bool, typer.Option("--stagger", help="Ranks that share a NIC begin in turn.")] = False,
     verified: Annotated[bool, typer.Option("--verify/--no-verify", help="Prove the plan.")] = True,
 ) -> None:
     """Compile an algorithm, prove the plan, and say what it is made of.
@@ -67,6 +72,7 @@ def compile_source(  # lizard forgives: its parameters are the command's options
         loop=loop,  # type: ignore[arg-type]
         fold=fold,
         fuse=fuse,
+        stagger=stagger,
         verify=verified,
     )
     seconds = time.perf_counter() - began

@@ -22,9 +22,9 @@ LEVELS: tuple[Level, ...] = ("algorithm", "stage", "task", "wide", "round_robin"
 _OPTIONS: dict[Level, tuple[Scheduling, Allocation, Loop]] = {
     "algorithm": ("algorithm_level", "per_connection", "micro_batches"),
     "stage": ("stage_level", "per_connection_and_stage", "micro_batches"),
-    "task": ("hpds", "state_based", "sub_pipelines"),
+    "task": ("hpds", "state_based_even", "sub_pipelines"),
     "wide": ("hpds", "per_connection", "sub_pipelines"),
-    "round_robin": ("round_robin", "state_based", "sub_pipelines"),
+    "round_robin": ("round_robin", "state_based_even", "sub_pipelines"),
     "few": ("hpds", "per_connection", "sub_pipelines"),
     "many": ("hpds", "per_connection", "sub_pipelines"),
 }
@@ -40,7 +40,8 @@ def compile_level(
 
     algorithm: its steps, one TB for each end of a connection.
     stage: stages side by side, one TB for each connection and stage (as MSCCL).
-    task: HPDS; connections that are never active together share a TB, which repeats a sub-pipeline for all of n.
+    task: HPDS; connections that are never active together share a TB, which repeats a sub-pipeline for all of n. All
+        ranks have as many TBs as the one that needs most, and those of one NIC begin in turn (staggered).
     wide: as task, one TB for each end of a connection.
     round_robin: as task, with sub-pipelines formed by turns of the chunks.
     few, many: as wide, with the best sub-pipelines that we know for 1, and for 32 micro-batches (schedule.py).
@@ -53,7 +54,14 @@ def compile_level(
         if improved is not None:
             algorithm, scheduling = improved, "algorithm_level"
     return compile(
-        algorithm, topology, scheduling=scheduling, allocation=allocation, loop=loop, fold=False, verify=verify
+        algorithm,
+        topology,
+        scheduling=scheduling,
+        allocation=allocation,
+        loop=loop,
+        fold=False,
+        stagger=loop == "sub_pipelines",
+        verify=verify,
     )
 
 

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from theseus_py import AGENT_COMMAND
 from theseus_py.cli.console import Failure, out
 
 _LIBRARY = "libnccl.so.2"
@@ -57,7 +58,8 @@ def find_library() -> Path:
 
 
 def settings_for(environment: Mapping[str, str], library: Path, job: str | None) -> dict[str, str]:
-    """The variables that change. Other preloaded libraries stay, behind ours; a job id that is set stays, too."""
+    """The variables that change. Other preloaded libraries stay, behind ours; a job id or agent that is set, too."""
     others = [entry for entry in environment.get("LD_PRELOAD", "").replace(":", " ").split() if entry != str(library)]
     name = job or environment.get("THESEUS_JOB_ID") or f"job-{secrets.token_hex(4)}"
-    return {"LD_PRELOAD": ":".join([str(library), *others]), "THESEUS_JOB_ID": name}
+    changes = {"LD_PRELOAD": ":".join([str(library), *others]), "THESEUS_JOB_ID": name}
+    return {**changes, "THESEUS_AGENT": environment.get("THESEUS_AGENT", AGENT_COMMAND)}

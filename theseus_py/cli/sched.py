@@ -1,4 +1,7 @@
-"""`theseus sched run FILE`: runs a schedule of anybody's on host memory, and checks its results."""
+"""`theseus sched run FILE`: runs a schedule of anybody's on host memory, and checks its results.
+
+The other commands of the group, about the schedules of a running job, are in `sched_job`.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from theseus_py.cli import sched_job
 from theseus_py.cli.console import Failure
 
 if TYPE_CHECKING:
@@ -18,20 +22,21 @@ _DEFAULT_BYTES = "4,1000,64K,1M,8M"
 _DEFAULT_RANKS = 4
 _COMPILE = {"hpds": "hpds", "none": "per_connection"}
 
-app = typer.Typer(
-    name="sched", help="Run schedules: plans, algorithms, and files of other tools.", no_args_is_help=True
-)
+app = typer.Typer(name="sched", help="Run schedules, and publish them to running jobs.", no_args_is_help=True)
 
 
 def register(parent: typer.Typer) -> None:
     """Adds the command group."""
     app.command("run")(run)
+    app.command("add")(sched_job.add)
+    app.command("remove")(sched_job.remove)
+    app.command("list")(sched_job.list_)
     parent.add_typer(app)
 
 
 @app.callback()
 def _group() -> None:
-    """Run schedules: plans, algorithms, and files of other tools."""
+    """Run schedules, and publish them to running jobs."""
 
 
 def run(  # lizard forgives: its parameters are the command's options

@@ -98,8 +98,9 @@ def test_collectives_by_their_many_names() -> None:
 def test_run_keeps_other_preloads_and_the_job() -> None:
     """Ours comes first and once; what the user preloads or has named stays."""
     library = Path("/x/libnccl.so.2")
-    first = settings_for({"LD_PRELOAD": "/a.so /x/libnccl.so.2", "THESEUS_JOB_ID": "night"}, library, None)
-    assert first == {"LD_PRELOAD": "/x/libnccl.so.2:/a.so", "THESEUS_JOB_ID": "night"}
+    before = {"LD_PRELOAD": "/a.so /x/libnccl.so.2", "THESEUS_JOB_ID": "night", "THESEUS_AGENT": "off"}
+    assert settings_for(before, library, None) == {**before, "LD_PRELOAD": "/x/libnccl.so.2:/a.so"}
+    assert "theseus_py.agent" in settings_for({}, library, None)["THESEUS_AGENT"]
     assert settings_for({}, library, "mine")["THESEUS_JOB_ID"] == "mine"
     assert settings_for({}, library, None)["THESEUS_JOB_ID"] != settings_for({}, library, None)["THESEUS_JOB_ID"]
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <random>
+#include <set>
 #include <utility>
 
 #include "compiler/registry.h"
@@ -22,12 +23,13 @@ using testing::simulate;
 constexpr Scheduling kTaskSchedulings[] = {Scheduling::Hpds, Scheduling::HpdsImproved, Scheduling::RoundRobin,
                                            Scheduling::AlgorithmLevel, Scheduling::StageLevel};
 constexpr TbAllocation kAllocations[] = {TbAllocation::PerConnection, TbAllocation::PerConnectionAndStage,
-                                         TbAllocation::StateBased};
+                                         TbAllocation::StateBased, TbAllocation::StateBasedEven,
+                                         TbAllocation::StateBasedApart};
 
 std::string text_of(const CompileOptions& o) {
   return std::string(name_of(o.scheduling)) + " " + name_of(o.allocation) + " " +
          (o.loop == LoopOrder::MicroBatches ? "micro-batches" : "sub-pipelines") + (o.fold ? " fold" : " chain") +
-         (o.fuse ? " fuse" : "");
+         (o.fuse ? " fuse" : "") + (o.stagger ? " stagger" : "");
 }
 
 std::vector<CompileOptions> all_options() {
@@ -37,7 +39,10 @@ std::vector<CompileOptions> all_options() {
       if (scheduling == Scheduling::StageLevel && allocation != TbAllocation::PerConnectionAndStage) continue;
       for (const LoopOrder loop : {LoopOrder::MicroBatches, LoopOrder::SubPipelines}) {
         for (const bool fold : {true, false}) {
-          for (const bool fuse : {false, true}) all.push_back({scheduling, allocation, loop, fold, fuse});
+          for (const bool fuse : {false, true}) {
+            const bool stagger = allocation == TbAllocation::StateBasedEven || (fuse && !fold);
+            all.push_back({scheduling, allocation, loop, fold, fuse, stagger});
+          }
         }
       }
     }
@@ -243,12 +248,112 @@ TEST(ThreadBlocks, AreNeverMoreThanThoseOfTheFirstCut) {
     for (const Algorithm& algorithm : algorithms_on(topology)) {
       const size_t first_cut = most_thread_blocks(*lower(algorithm, topology));
       for (const Scheduling scheduling : {Scheduling::Hpds, Scheduling::HpdsImproved}) {
-        const CompileOptions options{.scheduling = scheduling, .fuse = topology.rails == 2 && algorithm.ranks == 4};
-        EXPECT_LE(most_thread_blocks(*compile(algorithm, topology, options)), first_cut)
-            << algorithm.name << " " << name_of(algorithm.collective) << " " << name_of(scheduling);
+        for (const TbAllocation allocation :
+             {TbAllocation::StateBased, TbAllocation::StateBasedEven, TbAllocation::StateBasedApart}) {
+          const CompileOptions options{
+              .scheduling = scheduling, .allocation = allocation, .fuse = topology.rails == 2 && algorithm.ranks == 4};
+          EXPECT_LE(most_thread_blocks(*compile(algorithm, topology, options)), first_cut)
+              << algorithm.name << " " << name_of(algorithm.collective) << " " << text_of(options);
+        }
       }
     }
   }
+}
+
+TEST(ThreadBlocks, AreAsManyOnEveryRankWhereTheyAreEven) {
+  const Topology topology = uniform_hosts(2, 4, 2);
+  const Algorithm algorithm = *build("hm", Collective::AllGather, topology);
+  CompileOptions options{.fold = false};
+  const size_t most = most_thread_blocks(*compile(algorithm, topology, options));
+  options.allocation = TbAllocation::StateBasedEven;
+  const Plan plan = *compile(algorithm, topology, options);
+  for (const RankPlan& part : plan.rank_plans) EXPECT_EQ(part.thread_blocks.size(), most);
+  // A rank alone makes the same of it.
+  const Plan alone = *compile(algorithm, topology, options, 3);
+  EXPECT_EQ(alone.rank_plans[0].thread_blocks.size(), most);
+}
+
+TEST(ThreadBlocks, OfOtherHostsAreApart) {
+  const Topology topology = uniform_hosts(2, 4, 2);
+  for (const Algorithm& algorithm : algorithms_on(topology)) {
+    const CompileOptions options{.scheduling = Scheduling::HpdsImproved, .allocation = TbAllocation::StateBasedApart};
+    const Plan plan = *compile(algorithm, topology, options);
+    for (const RankPlan& part : plan.rank_plans) {
+      for (const ThreadBlock& tb : part.thread_blocks) {
+        std::set<int16_t> ends;
+        bool leaves = false;
+        bool is_fold = false;
+        for (const Instruction& i : tb.instructions) {
+          is_fold |= i.opcode == Opcode::Fold;
+          for (const int16_t c : {i.send, i.recv}) {
+            if (c < 0) continue;
+            ends.insert(c);
+            leaves |= topology.host_of_rank[static_cast<size_t>(part.connections[static_cast<size_t>(c)].peer)] !=
+                      topology.host_of_rank[static_cast<size_t>(part.rank)];
+          }
+        }
+        EXPECT_TRUE(!leaves || is_fold || ends.size() == 1) << algorithm.name << " " << name_of(algorithm.collective);
+      }
+    }
+  }
+}
+
+TEST(ThreadBlocks, AreSpreadFromOtherHostsOnwards) {
+  // 0 and 1 share, 2 and 3 share; 3 leaves the host, and goes first; then 1 of the busiest.
+  const std::vector<ConnectionGroup> groups = {{{0}, {0, 2}}, {{1}, {1}}, {{2}, {0}}, {{3}, {1}, true}};
+  EXPECT_EQ(share_thread_blocks(groups, 3), (std::vector<int32_t>{0, 0, 1, 1}));
+  EXPECT_EQ(spread_thread_blocks(groups, 3, 2), (std::vector<int32_t>{0, 0, 1, 1}));
+  EXPECT_EQ(spread_thread_blocks(groups, 3, 3), (std::vector<int32_t>{0, 0, 1, 2}));
+  EXPECT_EQ(spread_thread_blocks(groups, 3, 9), (std::vector<int32_t>{0, 1, 2, 3}));
+  EXPECT_EQ(part_thread_blocks(groups, 3), (std::vector<int32_t>{0, 0, 1, 2}));
+  EXPECT_TRUE(part_thread_blocks({}, 0).empty());
+}
+
+// Where a TB only receives, it copies while it would wait; a TB that sends keeps no peer waiting for a copy.
+TEST(ThreadBlocks, CopyOwnChunksWhereNobodyWaitsForThem) {
+  const Topology topology = uniform_hosts(2, 2, 2);
+  for (const Collective collective : {Collective::AllGather, Collective::AllToAll, Collective::Broadcast}) {
+    for (const TbAllocation allocation : kAllocations) {
+      const Algorithm algorithm = *build(collective == Collective::Broadcast ? "ring" : "direct", collective, topology);
+      const Plan plan = *compile(algorithm, topology, {.allocation = allocation});
+      int copies = 0;
+      for (const ThreadBlock& tb : plan.rank_plans[0].thread_blocks) {
+        bool sends = false;
+        int here = 0;
+        for (size_t i = 0; i < tb.instructions.size(); ++i) {
+          sends |= tb.instructions[i].send >= 0;
+          if (tb.instructions[i].opcode != Opcode::Copy) continue;
+          EXPECT_EQ(static_cast<size_t>(here), i) << "a copy comes first";
+          ++here;
+        }
+        EXPECT_TRUE(here == 0 || !sends) << name_of(collective) << " " << name_of(allocation);
+        copies += here;
+      }
+      EXPECT_GT(copies, 0);
+    }
+  }
+}
+
+TEST(Compile, StaggersRanksOfOneNic) {
+  // Ranks 0 and 2 share a NIC; HPDS lets 0 go first.
+  const Topology topology = uniform_hosts(2, 4, 2);
+  const Algorithm algorithm = *build("hm", Collective::AllGather, topology);
+  const CompileOptions options{.allocation = TbAllocation::PerConnection, .fold = false, .stagger = true};
+  const auto waits = [&](const Plan& plan, int rank) {
+    const RankPlan& part = plan.rank_plans[static_cast<size_t>(rank)];
+    for (const ThreadBlock& tb : part.thread_blocks) {
+      for (const Instruction& i : tb.instructions) {
+        if (i.send >= 0 && part.connections[static_cast<size_t>(i.send)].peer / 4 != rank / 4) {
+          return i.dependencies.size();
+        }
+      }
+    }
+    return size_t{99};
+  };
+  const Plan plan = *compile(algorithm, topology, options);
+  EXPECT_EQ(waits(plan, 0), 0u);
+  EXPECT_EQ(waits(plan, 2), 1u);
+  EXPECT_EQ(waits(*compile(algorithm, topology, {.allocation = TbAllocation::PerConnection, .fold = false}), 2), 0u);
 }
 
 TEST(ThreadBlocks, AreSharedByConnectionsThatAreNeverActiveTogether) {
@@ -312,8 +417,8 @@ TEST(Golden, PlansOfTheHierarchicalMesh) {
   };
   EXPECT_EQ(rank_0(Collective::AllGather), R"(>1 >2 <1 <2 
 TB0 | 0 Send in0 >c0 | 1 Send out2 >c0 after 3.0
-TB1 | 0 Send in0 >c1 | 0 Copy in0 out0
-TB2 | 0 Recv <c2 out1 | 2 Recv <c2 out3
+TB1 | 0 Send in0 >c1
+TB2 | 0 Copy in0 out0 | 0 Recv <c2 out1 | 2 Recv <c2 out3
 TB3 | 0 Recv <c3 out2)");
   // Scratch 0 is written again when the send of the micro-batch before is over.
   EXPECT_EQ(rank_0(Collective::ReduceScatter), R"(>1 >2 <1 <2 

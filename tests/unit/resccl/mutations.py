@@ -83,10 +83,13 @@ def compile_options(rng: random.Random) -> dict[str, Any]:
     """Return random options of the compiler."""
     return {
         "scheduling": rng.choice(["hpds", "round_robin", "algorithm_level", "stage_level", "per_connection"]),
-        "allocation": rng.choice(["state_based", "per_connection_and_stage", "per_connection"]),
+        "allocation": rng.choice(
+            ["state_based", "state_based_even", "state_based_apart", "per_connection_and_stage", "per_connection"]
+        ),
         "loop": rng.choice(["micro_batches", "sub_pipelines"]),
         "fold": rng.random() < 0.7,
         "fuse": rng.random() < 0.5,
+        "stagger": rng.random() < 0.3,
     }
 
 

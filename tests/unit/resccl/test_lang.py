@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("resccl._core", reason="the native library is not built")
 
-from resccl import Algorithm, AlgorithmError, Op, Topology, Transfer, analyse, built_in, compile
+from resccl import Algorithm, AlgorithmError, Op, Topology, Transfer, analyse, built_in, compile, synth
 from resccl.examples import hm
 
 SHAPES = [(1, 1), (1, 4), (2, 1), (2, 4), (3, 2), (4, 3)]
@@ -215,6 +215,18 @@ def test_hm(build, shape: tuple[int, int]) -> None:  # type: ignore[no-untyped-d
 @pytest.mark.parametrize("fold", [True, False])
 def test_every_option_gives_a_right_plan(scheduling: str, loop: str, fold: bool) -> None:
     compile(hm.all_reduce(2, 3), "2x3", scheduling=scheduling, loop=loop, fold=fold)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("allocation", ["state_based_even", "state_based_apart"])
+@pytest.mark.parametrize("loop", ["micro_batches", "sub_pipelines"])
+def test_other_allocations_need_no_more_thread_blocks_than_connections(allocation: str, loop: str) -> None:
+    """Proven, staggered or not; and never more TBs than one a connection."""
+    for make in (hm.all_gather, hm.all_reduce, synth.all_gather):
+        algorithm = make(2, 4, 2)
+        most = compile(algorithm, "2x4x2", allocation="per_connection").thread_blocks
+        for stagger in (False, True):
+            plan = compile(algorithm, "2x4x2", allocation=allocation, loop=loop, stagger=stagger)  # type: ignore[arg-type]
+            assert plan.thread_blocks <= most
 
 
 @pytest.mark.parametrize("option", ["scheduling", "allocation", "loop"])

@@ -1,0 +1,327 @@
+#include "transport/tcp_aid.h"
+
+#include <poll.h>
+
+#include <algorithm>
+
+#include "base/clock.h"
+
+namespace theseus {
+namespace {
+
+// How often lanes are judged: not more often than this, and rarer where there are many connections.
+constexpr uint64_t kJudgeNs = 2'000'000;
+constexpr uint64_t kJudgePerPortNs = 20'000;
+// A lane stands still when nothing was acknowledged for this long, and for several times what the others take for a
+// piece of this size. Longer than a delayed acknowledgement (40 ms).
+constexpr uint64_t kStandstillNs = 50'000'000;
+constexpr double kPieceBytes = 64 << 10;
+constexpr double kStandstillFactor = 4;
+// A trial message has to do at least half as well as the others. Between trials that fail the gap doubles.
+constexpr double kTrialPart = 0.5;
+constexpr uint64_t kTrialSlackNs = 6'000'000;  // a judgement comes late
+constexpr uint64_t kFirstTrialGapNs = 250'000'000;
+constexpr uint64_t kLongestTrialGapNs = 4'000'000'000;
+
+uint64_t standstill_limit_ns(double best_other) {
+  if (best_other <= 0) return kStandstillNs;
+  const double piece_ns = kStandstillFactor * kPieceBytes * 1e9 / best_other;
+  return std::max(kStandstillNs, static_cast<uint64_t>(std::min(piece_ns, 1e10)));
+}
+
+}  // namespace
+
+TcpAid::Peer& TcpAid::peer_of(int peer) {
+  Peer& found = peers_[peer];
+  if (found.lanes.empty()) found.lanes = std::vector<Lane>(static_cast<size_t>(links_.rails_to(peer)));
+  return found;
+}
+
+TcpAid::Lane& TcpAid::lane_of(int peer, int rail) { return peer_of(peer).lanes[static_cast<size_t>(rail)]; }
+
+// Spare connections open with the first connection to a peer, over its rail and the next: to open one over a rail that
+// fails already would be too late.
+void TcpAid::add_sender(TcpSendPort* port) {
+  const int peer = port->route().peer;
+  Lane& lane = lane_of(peer, port->route().rail);
+  const int rails = static_cast<int>(peer_of(peer).lanes.size());
+  lane.ports.push_back(port);
+  ++ports_;
+  for (const int rail : {port->route().rail, (port->route().rail + 1) % rails}) {
+    Lane& other = lane_of(peer, rail);
+    if (rails > 1 && other.spare == nullptr) other.spare = links_.open_spare(peer, rail);
+  }
+  if (lane.health.state() == LaneHealth::State::Bad) {
+    port->hold_back(true);
+    port->flow().suspect.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
+void TcpAid::tend(uint64_t now) {
+  if (now >= judge_at_ns_) {
+    judge_at_ns_ = now + std::max(kJudgeNs, kJudgePerPortNs * ports_);
+    active_ = false;
+    for (auto& [number, peer] : peers_) {
+      judge(peer, now);
+      active_ |= peer.active;
+    }
+  }
+  if (!active_) return;
+  for (auto& [number, peer] : peers_) {
+    if (!peer.active) continue;
+    for (bool more = true; more;) {
+      more = rescue(peer, now);
+      move(peer, now);
+    }
+  }
+}
+
+double TcpAid::best_other(const Peer& peer, const Lane& lane) {
+  double best = 0;
+  for (const Lane& other : peer.lanes) {
+    if (&other != &lane) best = std::max(best, other.health.rate());
+  }
+  return best;
+}
+
+bool TcpAid::has_other(const Peer& peer, const Lane& lane) {
+  return std::any_of(peer.lanes.begin(), peer.lanes.end(), [&lane](const Lane& other) {
+    return &other != &lane && other.spare != nullptr && other.spare->alive();
+  });
+}
+
+bool TcpAid::way_around(int peer, int rail) const {
+  const auto found = peers_.find(peer);
+  return found != peers_.end() && has_other(found->second, found->second.lanes[static_cast<size_t>(rail)]);
+}
+
+void TcpAid::judge(Peer& peer, uint64_t now) {
+  for (Lane& lane : peer.lanes) measure(lane, now);
+  for (Lane& lane : peer.lanes) decide(peer, lane, now);
+  peer.active = busy(peer);
+}
+
+void TcpAid::measure(Lane& lane, uint64_t now) {
+  uint64_t acknowledged = 0, arrived = 0, under_way = 0, held_up_ns = 0;
+  bool backlogged = false;
+  for (TcpSendPort* port : lane.ports) {
+    if (port->unsettled()) port->sample(now);
+    acknowledged += port->meter().acknowledged();
+    arrived += port->bytes_arrived();
+    under_way += port->bytes_under_way();
+    held_up_ns += port->held_up_ns();
+    backlogged |= port->meter().backlogged();
+  }
+  if (lane.spare != nullptr) {
+    acknowledged += lane.spare->acknowledged();
+    arrived += lane.spare->bytes_arrived();
+    under_way += lane.spare->under_way();
+  }
+  lane.health.measure(now, acknowledged, arrived, under_way, held_up_ns, backlogged);
+}
+
+void TcpAid::decide(Peer& peer, Lane& lane, uint64_t now) {
+  using State = LaneHealth::State;
+  if (lane.ports.empty() && lane.spare == nullptr) return;
+  const double best = best_other(peer, lane);
+  if (!has_other(peer, lane)) {
+    if (lane.health.state() != State::Good) trust(lane);
+    return;
+  }
+  if (lane.health.state() == State::Bad) return try_again(lane, best, now);
+  if (std::any_of(lane.ports.begin(), lane.ports.end(), [](const TcpSendPort* port) { return port->lost(); })) {
+    return avoid(lane, now);
+  }
+  const uint64_t limit = standstill_limit_ns(best);
+  if (lane.health.standstill_ns(now) > limit) {
+    // It may be the peer that does not read: then the others come to a halt as well. One message tells.
+    const uint64_t since = lane.health.moved_at_ns() + limit / 2;
+    for (const Lane& other : peer.lanes) {
+      if (&other != &lane && other.health.heard_at_ns() > since) return avoid(lane, now);
+    }
+    if (now < lane.aid_at_ns) return;
+    lane.aid_at_ns = now + limit;
+    for (TcpSendPort* port : lane.ports) {
+      if (load_one(peer, lane, *port, TcpSendPort::Which::All, false, now)) return;
+    }
+    return;
+  }
+  const State advice = lane.health.compare(best);
+  if (advice == State::Bad) return avoid(lane, now);
+  if (advice != lane.health.state()) lane.health.set_state(advice);
+}
+
+void TcpAid::avoid(Lane& lane, uint64_t now) {
+  lane.health.set_state(LaneHealth::State::Bad);
+  lane.trial = Lane::Trial::None;
+  lane.trial_at_ns = now;
+  lane.trial_gap_ns = kFirstTrialGapNs;
+  for (TcpSendPort* port : lane.ports) {
+    port->hold_back(true);
+    port->flow().suspect.fetch_add(1, std::memory_order_relaxed);
+  }
+  if (lane.spare != nullptr) lane.spare->put_back();
+}
+
+void TcpAid::trust(Lane& lane) {
+  const bool held = lane.health.state() == LaneHealth::State::Bad;
+  lane.health.set_state(LaneHealth::State::Good);
+  lane.trial = Lane::Trial::None;
+  for (TcpSendPort* port : lane.ports) {
+    if (!held) break;
+    port->hold_back(false);
+    port->flow().suspect.fetch_sub(1, std::memory_order_relaxed);
+  }
+}
+
+// A lane that is avoided gets one message once it has drained, which other lanes carry as well.
+void TcpAid::try_again(Lane& lane, double best_other, uint64_t now) {
+  for (const TcpSendPort* port : lane.ports) {
+    if (port->lost()) return;
+  }
+  if (lane.trial == Lane::Trial::Armed) {
+    if (lane.trial_port->meter().handed() == lane.trial_from) return;
+    lane.trial = Lane::Trial::Running;
+    lane.trial_at_ns = now;
+  }
+  const auto under_way = [](const TcpSendPort* port) { return port->under_way(); };
+  if (std::any_of(lane.ports.begin(), lane.ports.end(), under_way)) return;
+  if (lane.spare != nullptr && lane.spare->under_way() > 0) return;
+  if (lane.trial == Lane::Trial::Running) {
+    const auto bytes = static_cast<double>(lane.trial_port->meter().handed() - lane.trial_from);
+    const double allowed_ns = best_other > 0 ? bytes * 1e9 / (kTrialPart * best_other) : 1e18;
+    if (static_cast<double>(now - lane.trial_at_ns) <= allowed_ns + kTrialSlackNs) return trust(lane);
+    lane.trial = Lane::Trial::None;
+    lane.trial_at_ns = now + lane.trial_gap_ns;
+    lane.trial_gap_ns = std::min(2 * lane.trial_gap_ns, kLongestTrialGapNs);
+  } else if (lane.trial == Lane::Trial::None && now >= lane.trial_at_ns && !lane.ports.empty()) {
+    lane.trial = Lane::Trial::Armed;
+    lane.trial_port = lane.ports[lane.next_port++ % lane.ports.size()];
+    lane.trial_from = lane.trial_port->meter().handed();
+    lane.trial_port->hold_back(true, 1);
+  }
+}
+
+// Whether rescue() or move() may have anything to do.
+bool TcpAid::busy(const Peer& peer) const {
+  for (const Lane& lane : peer.lanes) {
+    if (lane.spare != nullptr && (lane.spare->busy() || lane.spare->under_way() > 0)) return true;
+    for (const TcpSendPort* port : lane.ports) {
+      if (!port->unsettled()) continue;
+      if (links_.pacing != nullptr) return true;  // receipts come in
+      if (lane.health.state() != LaneHealth::State::Good || port->lost()) return true;
+      if (port->neglected(TcpSendPort::Which::Orphaned).has_value()) return true;
+    }
+  }
+  return false;
+}
+
+// Loads each spare connection that has nothing to do with one message; false where there was no such message.
+bool TcpAid::rescue(Peer& peer, uint64_t now) {
+  bool loaded = false;
+  using State = LaneHealth::State;
+  using Which = TcpSendPort::Which;
+  for (Lane& lane : peer.lanes) {
+    const State state = lane.health.state();
+    const Which which = state == State::Bad ? Which::All : state == State::Slow ? Which::Waiting : Which::Orphaned;
+    const size_t count = lane.ports.size();
+    for (size_t i = 0; i < count; ++i) {
+      TcpSendPort& port = *lane.ports[(lane.next_port + i) % count];
+      while (port.unsettled() && load_one(peer, lane, port, which, state == State::Slow, now)) loaded = true;
+      // The receiver may have made room, and its word been lost with the rail that it came over.
+      if (state != State::Bad || !port.pending() || !port.window_full()) continue;
+      if (now < peer.asked_at_ns + kStandstillNs || port.neglected(which).has_value()) continue;
+      SpareSender* spare = choose_spare(peer, lane, false, now);
+      if (spare == nullptr) continue;
+      peer.asked_at_ns = now;
+      spare->ask(port);
+    }
+    if (count > 0) lane.next_port = (lane.next_port + 1) % count;
+  }
+  return loaded;
+}
+
+bool TcpAid::load_one(Peer& peer, Lane& lane, TcpSendPort& port, TcpSendPort::Which which, bool only_idle,
+                      uint64_t now) {
+  const std::optional<uint64_t> sequence = port.neglected(which);
+  if (!sequence.has_value()) return false;
+  SpareSender* const spare = choose_spare(peer, lane, only_idle, now);
+  return spare != nullptr && spare->load(port, *sequence);
+}
+
+// An idle one if there is one, else they take turns. One that is avoided as well will do where there is nothing better.
+SpareSender* TcpAid::choose_spare(Peer& peer, const Lane& lane, bool only_idle, uint64_t now) {
+  using State = LaneHealth::State;
+  const auto usable = [&](const Lane& other) {
+    return &other != &lane && other.spare != nullptr && other.spare->alive();
+  };
+  const bool any_trusted = std::any_of(peer.lanes.begin(), peer.lanes.end(), [&](const Lane& other) {
+    return usable(other) && other.health.state() != State::Bad;
+  });
+  const size_t count = peer.lanes.size();
+  size_t chosen = count;
+  for (size_t i = 0; i < count; ++i) {
+    const size_t rail = (peer.next_lane + i) % count;
+    const Lane& other = peer.lanes[rail];
+    if (!usable(other) || !other.spare->ready()) continue;
+    if (other.health.state() == State::Bad && (any_trusted || other.health.heard_at_ns() + kStandstillNs < now)) {
+      continue;
+    }
+    if (idle(rail)) {
+      chosen = rail;
+      break;
+    }
+    if (chosen == count && !only_idle) chosen = rail;
+  }
+  if (chosen == count) return nullptr;
+  peer.next_lane = (chosen + 1) % count;
+  return peer.lanes[chosen].spare.get();
+}
+
+bool TcpAid::idle(size_t rail) const {
+  for (const auto& [number, peer] : peers_) {
+    if (rail >= peer.lanes.size()) continue;
+    for (const TcpSendPort* port : peer.lanes[rail].ports) {
+      if (port->pending()) return false;
+    }
+  }
+  return true;
+}
+
+void TcpAid::move(Peer& peer, uint64_t now) {
+  for (Lane& carrier : peer.lanes) {
+    if (carrier.spare == nullptr) continue;
+    carrier.spare->progress(now, [&](const TcpReceipt& receipt) {
+      if (receipt.rail >= peer.lanes.size()) return;
+      carrier.health.hear(now);
+      for (TcpSendPort* port : peer.lanes[receipt.rail].ports) {
+        if (port->route().channel == receipt.channel) port->heard(receipt);
+      }
+    });
+  }
+}
+
+void TcpAid::dbg(int rank) const {
+  fprintf(stderr, "== rank %d active %d\n", rank, active_);
+  for (auto& [n, p] : peers_) for (auto& l : p.lanes) {
+    fprintf(stderr, " peer %d state %d rate %.0f still %.0f ms heard %.0f ms ago trial %d spare alive %d ready %d under %lu\n", n, (int)l.health.state(), l.health.rate(), l.health.standstill_ns(now_ns())/1e6, (now_ns()-l.health.heard_at_ns())/1e6, (int)l.trial, l.spare&&l.spare->alive(), l.spare&&l.spare->ready(), l.spare?l.spare->under_way():0);
+    for (auto* q : l.ports) q->dbg(); }
+  for (auto& [n, p] : peers_) { for (auto& r : p.receivers) fprintf(stderr, "  spare recv rail %d alive %d\n", r->rail(), r->alive());
+   for (auto& [q, a] : p.aided) fprintf(stderr, "  aided rail %d ch %d highest %lu said %lu/%lu owed %d by %d\n", q->route().rail, q->route().channel, a.highest, a.said.complete, a.said.released, a.owed, a.by ? a.by->rail() : -1); }
+}
+bool TcpAid::unsettled() const {
+  return std::any_of(peers_.begin(), peers_.end(), [this](const auto& each) { return busy(each.second); });
+}
+
+void TcpAid::visit_waits(uint64_t now, const std::function<void(int, short, uint64_t)>& add) const {
+  for (const auto& [number, peer] : peers_) {
+    for (const Lane& lane : peer.lanes) {
+      if (lane.spare == nullptr || !peer.active) continue;
+      add(lane.spare->wait_fd(now), POLLOUT, lane.spare->wait_until_ns());
+      if (lane.spare->read_fd() >= 0) add(lane.spare->read_fd(), POLLIN, 0);
+    }
+    for (const auto& receiver : peer.receivers) add(receiver->wait_fd(now), POLLIN, receiver->wait_until_ns());
+  }
+}
+
+}  // namespace theseus

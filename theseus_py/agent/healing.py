@@ -1,0 +1,141 @@
+"""Self-healing: flows of all hosts to the health of NICs, and that to schedules in the job's log.
+
+Every agent sums up its ranks' flows; the leader's agent alone judges and publishes. What it publishes lies in the log,
+so that a new leader goes on where the old one was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from theseus_py import _core
+from theseus_py.agent.flows import FlowSums
+from theseus_py.errors import TheseusError
+from theseus_py.healing.health import Monitor
+from theseus_py.healing.publish import Cluster, GainRule, Published, Record, ThetaRule, decide
+
+if TYPE_CHECKING:
+    from theseus_py.agent.agent import Agent
+
+__all__ = ["HealingMonitor", "Observer"]
+
+_log = logging.getLogger(__name__)
+_SHORTEST_WINDOW = 10_000_000  # ns
+_LONGEST_WINDOW = 500_000_000  # a host that was silent for longer begins anew
+
+
+class Observer:
+    """Turns the sums of all hosts into observations of flows, window by window. Pure: it is told everything."""
+
+    def __init__(self, hosts: list[str]) -> None:
+        self.hosts = hosts
+        self._before: dict[str, dict[str, Any]] = {}
+
+    def observe(self, rows: dict[str, dict[str, Any]]) -> dict[tuple[int, int, int], tuple[float, float]]:
+        """Returns, by (source, destination, rail), bytes a second while data waited, and the share of time it did.
+
+        `rows`: the latest of each host (FlowSums.rows). Flows of hosts that have nothing new are left out.
+        """
+        number = {str(row["identity"]): self.hosts.index(host) for host, row in rows.items() if host in self.hosts}
+        seen: dict[tuple[int, int, int], tuple[float, float]] = {}
+        for host, row in rows.items():
+            before = self._before.get(host)
+            if host not in self.hosts or (before is not None and row["at"] - before["at"] < _SHORTEST_WINDOW):
+                continue
+            self._before[host] = row
+            if before is None or row["at"] - before["at"] > _LONGEST_WINDOW:
+                continue
+            window = row["at"] - before["at"]
+            known = {(flow[0], flow[1]): flow[2:] for flow in before["flows"]}
+            for peer, rail, moved, waited in row["flows"]:
+                moved_before, waited_before = known.get((peer, rail), (0, 0))
+                waited -= waited_before
+                if peer in number and waited > 0:
+                    goodput = (moved - moved_before) * 1e9 / waited
+                    seen[self.hosts.index(host), number[peer], rail] = (goodput, min(1.0, waited / window))
+        return seen
+
+
+class HealingMonitor:
+    """What the agent calls every 20 ms (agent.Monitor)."""
+
+    def __init__(self, agent: Agent, rule: GainRule | ThetaRule | None = None) -> None:
+        self._agent = agent
+        self._rule = rule or GainRule()
+        self._sums = FlowSums()
+        self._observer: Observer | None = None
+        self._monitor: Monitor | None = None
+        self._published = Published()
+        self._reader: _core.SharedLogReader | None = None
+        self._deciding: asyncio.Future[list[Record]] | None = None
+        self._due = False  # health has changed since the last decision began
+
+    def tick(self) -> None:
+        """Reads, tells the leader's agent, and where that is here: judges and publishes."""
+        agent = self._agent
+        self._sums.read(agent.rank_flow_pages())
+        agent.exchange.publish(self._sums.rows())
+        self._read_log()
+        if agent.replica is None or agent.members is None or not agent.replica.is_leader:
+            self._observer = self._monitor = None  # another one judges
+            return
+        hosts = [host for host, _ in agent.members.rows]
+        rows = agent.exchange.rows
+        if len(hosts) < 2 or any(host not in rows or not rows[host]["identity"] for host in hosts):
+            return
+        rails = min(len(rows[host]["rates"]) for host in hosts)
+        if rails == 0:
+            return
+        if self._observer is None or self._monitor is None:
+            self._observer = Observer(hosts)
+            self._monitor = Monitor(len(hosts), rails, _capacity(rows, hosts, rails))
+        if self._monitor.step(time.monotonic(), self._observer.observe(rows)) is not None:
+            self._due = True
+        ranks = {int(rows[host]["ranks"]) for host in hosts}
+        if self._due and self._deciding is None and len(ranks) == 1:
+            self._decide(Cluster(len(hosts), rails, ranks.pop()))
+
+    def _read_log(self) -> None:
+        path = self._agent.log_path
+        if self._reader is None:
+            if not path.exists():
+                return
+            try:
+                self._reader = _core.SharedLogReader(str(path))
+            except TheseusError:
+                return  # half made
+        while (record := self._reader.next()) is not None:
+            self._published.take(_core.decode_record(record))
+
+    def _decide(self, cluster: Cluster) -> None:
+        """Plans on a thread, since the agent has to answer meanwhile; then proposes what came of it."""
+        assert self._monitor is not None
+        self._due = False
+        health = self._monitor.health
+        published = copy.deepcopy(self._published)
+        loop = asyncio.get_running_loop()
+        self._deciding = loop.run_in_executor(None, decide, published, health, cluster, self._rule)
+        self._deciding.add_done_callback(self._propose)
+
+    def _propose(self, decided: asyncio.Future[list[Record]]) -> None:
+        self._deciding = None
+        if decided.cancelled():
+            return
+        try:
+            for record in decided.result():
+                self._agent.propose(record)
+        except Exception:
+            _log.exception("no schedules for the health at hand")
+            self._due = True
+
+
+def _capacity(rows: dict[str, Any], hosts: list[str], rails: int) -> Any:
+    """Bytes a second of each NIC, where all hosts say so; None: to be learned."""
+    rates = np.array([rows[host]["rates"][:rails] for host in hosts], dtype=np.float64)
+    return rates if (rates > 0).all() else None

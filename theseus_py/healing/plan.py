@@ -1,0 +1,223 @@
+"""Plans around slow NICs: from a health map to the arguments of the generator `healed`, and what they are worth."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from theseus_py.healing.floors import floor
+from theseus_py.healing.rounding import Counts, largest_remainder, last_nic, round_quotas
+from theseus_py.healing.solve import Collective, Health, NoWay, Split, as_health, healthy_time, solve
+
+# unequal: shares and flows by the linear program. rerouted: every host an equal share, its traffic over its NICs in
+# proportion to what they have left, so that of one at p the part f = (R - 1)(1 - p) / (R - 1 + p) goes elsewhere.
+Kind = Literal["unequal", "rerouted"]
+
+# A NIC with less is left out: its last message would be the last of all, and its health may be overestimated.
+DROP_BELOW = 0.2
+# Unless the plan without it takes so much longer: less than that the tail of a weak NIC costs too (measured).
+_WORTH_A_WEAK_NIC = 0.12
+# Messages of this many bytes, or up to four times as much, which then go in pieces of what a slot holds.
+_CHUNK_BYTES = 128 << 10
+_FEWEST_CHUNKS = 64
+_MOST_CHUNKS = 512
+
+
+@dataclass(frozen=True)
+class Part:
+    """What the arguments say for roots on one host, or (root_host None) for all there is."""
+
+    root_host: int | None
+    shares: tuple[int, ...]
+    quotas: Counts
+    predicted: float
+    floor: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A plan for `collective`. `predicted` and `floor` are times as multiples of healthy; of a Broadcast, the worst."""
+
+    collective: Collective
+    kind: Kind
+    hosts: int
+    rails: int
+    ranks_per_host: int
+    chunks: int
+    parts: tuple[Part, ...]
+
+    @property
+    def predicted(self) -> float:
+        return max(part.predicted for part in self.parts)
+
+    @property
+    def floor(self) -> float:
+        return max(part.floor for part in self.parts)
+
+    @property
+    def arguments(self) -> str:
+        """Returns the text that the generator takes (csrc/compiler/healed_arguments.h)."""
+        fields = [f"hosts={self.hosts}", f"rails={self.rails}", f"chunks={self.chunks}"]
+        for part in self.parts:
+            if part.root_host is not None:
+                fields.append(f"root={part.root_host}")
+            if part.shares:
+                fields.append("shares=" + _run_lengths(part.shares))
+            apart = ~np.eye(self.hosts, dtype=np.bool_)
+            fields.append("quotas=" + _run_lengths(part.quotas[apart].ravel().tolist()))
+        return ";".join(fields)
+
+    @property
+    def algorithm(self) -> str:
+        """Returns the name by which a schedule, or `resccl.built_in`, asks for the plan."""
+        return "healed:" + self.arguments
+
+
+def plan(
+    collective: Collective,
+    health: Health,
+    *,
+    chunks: int,
+    ranks_per_host: int = 1,
+    kind: Kind = "unequal",
+    root_hosts: Iterable[int] | None = None,
+) -> Plan:
+    """Returns the best plan for a health map (hosts x rails, 0 to 1).
+
+    `chunks` is of the whole for AllReduce and Broadcast, else of a rank's block; see chunks_for. `root_hosts`: those
+    that a Broadcast must serve, all if not given. Of two hosts none gains by owning less, so that both kinds are then
+    the same. Raises NoWay where hosts are cut off from each other.
+    """
+    capacity = as_health(health)
+    hosts, rails = capacity.shape
+    if chunks < 1 or ranks_per_host < 1:
+        raise ValueError("a plan needs at least one chunk, and one rank a host")
+    roots: Iterable[int | None] = [None]
+    if collective == "Broadcast":
+        roots = sorted(set(range(hosts) if root_hosts is None else root_hosts))
+    parts = tuple(_part(collective, capacity, root, chunks, ranks_per_host, kind) for root in roots)
+    return Plan(collective, kind, hosts, rails, ranks_per_host, chunks, parts)
+
+
+def chunks_for(collective: Collective, size: int, ranks: int) -> int:
+    """Returns the chunks of a plan for data of `size` bytes in all (of AllGather, ReduceScatter and AllToAll: `ranks`
+    blocks), and up to four times as much: messages of 128 KB or more where that makes enough of them.
+    """
+    blocks = 1 if collective in ("AllReduce", "Broadcast") else ranks
+    wanted = min(max(size // _CHUNK_BYTES, _FEWEST_CHUNKS), _MOST_CHUNKS)
+    return max(1, wanted // blocks)
+
+
+def predicted_time(collective: Collective, algorithm: str, health: Health) -> float:
+    """Returns the time of a plan that is at hand, as a multiple of healthy, under any health map; of a Broadcast, the
+    worst root's. Raises ValueError where `algorithm` is not one of ours, with a table of quotas.
+    """
+    capacity = as_health(health)
+    hosts, rails = capacity.shape
+    apart = ~np.eye(hosts, dtype=np.bool_)
+    times = []
+    for name, value in (field.split("=") for field in algorithm.removeprefix("healed:").split(";")):
+        if name == "chunks":
+            chunks = int(value)
+        elif name == "shares":
+            whole = chunks
+        elif name == "quotas":
+            counts = np.zeros((hosts, hosts, rails), dtype=np.int64)
+            counts[apart] = np.array(_expanded(value), dtype=np.int64).reshape(-1, rails)
+            if collective not in ("AllReduce", "Broadcast"):
+                whole = hosts * int(counts[0, 1].sum())
+            times.append(last_nic(counts, capacity) / whole / healthy_time(collective, hosts, rails))
+    if not times:
+        raise ValueError(f"'{algorithm[:40]}' has no table of quotas")
+    return max(times)
+
+
+def without_weak(capacity: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Returns the map without the NICs that are better left alone."""
+    return np.where(capacity < DROP_BELOW, 0.0, capacity)
+
+
+def _part(
+    collective: Collective, capacity: NDArray[np.float64], root: int | None, chunks: int, locals_: int, kind: Kind
+) -> Part:
+    split, used = _split(collective, capacity.tobytes(), capacity.shape, root or 0, kind)
+    hosts, rails = capacity.shape
+    owned = collective in ("AllReduce", "Broadcast")
+    # What a host owns, in messages; as messages_between() of the generator has it.
+    block = chunks * locals_ * (locals_ if collective == "AllToAll" else 1)
+    shares = largest_remainder(split.shares, chunks) if owned else np.full(hosts, block)
+    counts = round_quotas(split.flows, _amounts(collective, shares, root), used)
+    predicted = last_nic(counts, capacity) / shares.sum() / healthy_time(collective, hosts, rails)
+    least = floor(collective, capacity, root or 0)
+    return Part(root, tuple(shares.tolist()) if owned else (), counts, predicted, least)
+
+
+@functools.lru_cache(maxsize=256)
+def _split(
+    collective: Collective, health: bytes, shape: tuple[int, int], root: int, kind: Kind
+) -> tuple[Split, NDArray[np.float64]]:
+    """Returns a split, and the map that it is made for: without the weak NICs, unless much is lost without them.
+
+    Kept, since plans of several sizes are made for each map.
+    """
+    capacity = np.frombuffer(health, dtype=np.float64).reshape(shape)
+    make = _reroute if kind == "rerouted" or shape[0] == 2 else solve
+    whole = make(collective, capacity, root)
+    strong = without_weak(capacity)
+    if (strong == capacity).all():
+        return whole, capacity
+    try:
+        split = make(collective, strong, root)
+    except NoWay:
+        return whole, capacity
+    return (split, strong) if split.time <= whole.time * (1 + _WORTH_A_WEAK_NIC) else (whole, capacity)
+
+
+def _reroute(collective: Collective, capacity: NDArray[np.float64], root: int) -> Split:
+    """Equal shares; the flows of a pair go over the rails in proportion to what both NICs have left."""
+    hosts = len(capacity)
+    shares = np.full(hosts, 1 / hosts)
+    if collective == "Broadcast":
+        shares = np.where(np.arange(hosts) == root, 0.0, 1 / (hosts - 1))
+    joint = capacity[:, None, :] * capacity[None, :, :]
+    sums = joint.sum(axis=2)
+    amounts = _amounts(collective, shares, root)
+    if ((sums == 0) & (amounts > 0)).any():
+        raise NoWay(f"{collective}: some hosts have no healthy rail in common")
+    flows = joint * (amounts / np.where(sums > 0, sums, 1.0))[:, :, None]
+    return Split(shares, flows, last_nic(flows, capacity))
+
+
+def _amounts(collective: Collective, shares: NDArray[Any], root: int | None) -> NDArray[Any]:
+    """Returns what each host sends to each other, in the unit of `shares`."""
+    amounts = np.repeat(shares[:, None], len(shares), axis=1)
+    if collective == "AllReduce":
+        amounts = amounts + shares[None, :]
+    elif collective == "Broadcast":
+        amounts[root] += shares
+        amounts[:, root] = 0
+    np.fill_diagonal(amounts, 0)
+    return amounts
+
+
+def _expanded(text: str) -> list[int]:
+    values: list[int] = []
+    for run in text.split(","):
+        value, _, times = run.partition("x")
+        values.extend([int(value)] * int(times or 1))
+    return values
+
+
+def _run_lengths(values: Iterable[int]) -> str:
+    runs: list[list[int]] = []
+    for value in values:
+        if runs and runs[-1][0] == value:
+            runs[-1][1] += 1
+        else:
+            runs.append([value, 1])
+    return ",".join(str(value) if times == 1 else f"{value}x{times}" for value, times in runs)
