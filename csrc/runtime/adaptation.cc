@@ -21,6 +21,7 @@ constexpr size_t kMostCandidates = kMostUndone + 16;
 constexpr auto kLook = std::chrono::milliseconds(20);
 constexpr auto kMailLook = std::chrono::microseconds(200);
 constexpr uint64_t kSpinNs = 100'000;
+constexpr uint64_t kNudgeNs = 1'000'000;
 constexpr uint64_t kPauseNs = 20'000'000;
 constexpr uint64_t kLooks = 4;
 
@@ -130,8 +131,10 @@ void Adaptation::look() {
 }
 
 void Adaptation::nudge() {
-  if (nudged_ == machine_->agreements()) return;
-  nudged_ = machine_->agreements();
+  // Again and again while somebody waits: what a nudged rank answers may call for another answer of it.
+  const uint64_t now = now_ns();
+  if (now - nudged_ns_ < kNudgeNs) return;
+  nudged_ns_ = now;
   for (const int peer : mailboxes_.peers()) links_->send(peer, AgreementLinks::Kind::Nudge, {});
 }
 

@@ -93,7 +93,7 @@ class Adaptation final : public Holdings, public JobLogListener, public std::ena
   uint32_t next_k_ = 100;
   uint64_t begun_ns_ = 0;  // when this rank joined the agreement under way; 0: it has not
   uint64_t decided_count_ = 0;
-  uint64_t nudged_ = UINT64_MAX;  // the agreement for which the others were nudged
+  uint64_t nudged_ns_ = 0;  // when the others were last nudged
 
   // Under the communicator's lock.
   uint64_t next_event_ = 1;

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from theseus_py.healing.floors import floor
 from theseus_py.healing.rounding import Counts, largest_remainder, last_nic, round_quotas
 from theseus_py.healing.solve import Collective, Health, NoWay, Split, as_health, healthy_time, solve
+from theseus_py.healing.weights import fit, quotas_of
 
 # unequal: shares and flows by the linear program. rerouted: every host an equal share, its traffic over its NICs in
 # proportion to what they have left, so that of one at p the part f = (R - 1)(1 - p) / (R - 1 + p) goes elsewhere.
@@ -24,6 +25,8 @@ DROP_BELOW = 0.2
 _WORTH_A_WEAK_NIC = 0.12
 # Messages of this many bytes, or up to four times as much, which then go in pieces of what a slot holds.
 _CHUNK_BYTES = 128 << 10
+# Quotas of larger clusters follow from weights.
+_LARGEST_TABLE = 4096
 _FEWEST_CHUNKS = 64
 _MOST_CHUNKS = 512
 
@@ -37,6 +40,7 @@ class Part:
     quotas: Counts
     predicted: float
     floor: float
+    weights: tuple[Counts, Counts] | None = None  # out and in, from which the quotas follow: where a table is too long
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,11 @@ class Plan:
             if part.shares:
                 fields.append("shares=" + _run_lengths(part.shares))
             apart = ~np.eye(self.hosts, dtype=np.bool_)
-            fields.append("quotas=" + _run_lengths(part.quotas[apart].ravel().tolist()))
+            if part.weights is None:
+                fields.append("quotas=" + _run_lengths(part.quotas[apart].ravel().tolist()))
+            else:
+                ways = zip(("out", "in"), part.weights, strict=True)
+                fields += [f"{way}=" + _run_lengths(weights.ravel().tolist()) for way, weights in ways]
         return ";".join(fields)
 
     @property
@@ -115,26 +123,33 @@ def chunks_for(collective: Collective, size: int, ranks: int) -> int:
 
 def predicted_time(collective: Collective, algorithm: str, health: Health) -> float:
     """Returns the time of a plan that is at hand, as a multiple of healthy, under any health map; of a Broadcast, the
-    worst root's. Raises ValueError where `algorithm` is not one of ours, with a table of quotas.
+    worst root's. Raises ValueError where `algorithm` is none of ours.
     """
     capacity = as_health(health)
-    hosts, rails = capacity.shape
-    apart = ~np.eye(hosts, dtype=np.bool_)
     times = []
-    for name, value in (field.split("=") for field in algorithm.removeprefix("healed:").split(";")):
-        if name == "chunks":
-            chunks = int(value)
-        elif name == "shares":
-            whole = chunks
-        elif name == "quotas":
-            counts = np.zeros((hosts, hosts, rails), dtype=np.int64)
-            counts[apart] = np.array(_expanded(value), dtype=np.int64).reshape(-1, rails)
-            if collective not in ("AllReduce", "Broadcast"):
-                whole = hosts * int(counts[0, 1].sum())
-            times.append(last_nic(counts, capacity) / whole / healthy_time(collective, hosts, rails))
-    if not times:
-        raise ValueError(f"'{algorithm[:40]}' has no table of quotas")
+    text, *parts = algorithm.removeprefix("healed:").split(";root=")
+    for part in [f"{text};root={each}" for each in parts] or [text]:
+        fields = dict(field.partition("=")[::2] for field in part.split(";"))
+        if not {"quotas", "out"} & fields.keys():
+            raise ValueError(f"'{algorithm[:40]}' says nothing of quotas")
+        times.append(_time_of(collective, fields, capacity))
     return max(times)
+
+
+def _time_of(collective: Collective, fields: dict[str, str], capacity: NDArray[np.float64]) -> float:
+    hosts, rails = capacity.shape
+    owned = "shares" in fields
+    # Of blocks, any number does: here one rank a host.
+    shares = np.array(_expanded(fields["shares"])) if owned else np.full(hosts, int(fields["chunks"]))
+    if "out" in fields:
+        root = int(fields["root"]) if "root" in fields else None
+        out, incoming = (np.array(_expanded(fields[way])).reshape(hosts, rails) for way in ("out", "in"))
+        counts = quotas_of(out, incoming, _amounts(collective, shares, root))
+    else:
+        counts = np.zeros((hosts, hosts, rails), dtype=np.int64)
+        counts[~np.eye(hosts, dtype=np.bool_)] = np.array(_expanded(fields["quotas"])).reshape(-1, rails)
+    whole = int(shares.sum()) if owned else hosts * int(counts[0, 1].sum())
+    return last_nic(counts, capacity) / whole / healthy_time(collective, hosts, rails)
 
 
 def without_weak(capacity: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -151,10 +166,16 @@ def _part(
     # What a host owns, in messages; as messages_between() of the generator has it.
     block = chunks * locals_ * (locals_ if collective == "AllToAll" else 1)
     shares = largest_remainder(split.shares, chunks) if owned else np.full(hosts, block)
-    counts = round_quotas(split.flows, _amounts(collective, shares, root), used)
+    messages = _amounts(collective, shares, root)
+    if hosts * hosts * rails <= _LARGEST_TABLE:
+        weights = None
+        counts = round_quotas(split.flows, messages, used)
+    else:
+        weights = fit(split.flows, used)
+        counts = quotas_of(*weights, messages)
     predicted = last_nic(counts, capacity) / shares.sum() / healthy_time(collective, hosts, rails)
     least = floor(collective, capacity, root or 0)
-    return Part(root, tuple(shares.tolist()) if owned else (), counts, predicted, least)
+    return Part(root, tuple(shares.tolist()) if owned else (), counts, predicted, least, weights)
 
 
 @functools.lru_cache(maxsize=256)
