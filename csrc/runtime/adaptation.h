@@ -46,6 +46,8 @@ class Adaptation final : public Holdings, public JobLogListener, public std::ena
   SelectedSchedule select(const PolicyRequest& request, uint64_t id) { return selector_->select(request, id); }
   std::vector<ScheduleVerdict> explain(const PolicyRequest& request, uint64_t id);
   std::shared_ptr<const LoadedSchedule> schedule(uint32_t id) const { return schedules_->find(id); }
+  // Of the installed snapshot: see there.
+  const std::vector<int32_t>& replaces() const { return installed_.replaces; }
   // Until no peer can need this rank for an agreement that has started here.
   Status finish(const std::function<Status()>& pause);
 

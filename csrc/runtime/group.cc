@@ -31,7 +31,7 @@ class CommunicatorJob {
       case GroupItem::Kind::Collective: {
         Result<Request> request = impl_.prepare(item.collective, item.op);
         if (!request.ok()) return request.status();
-        if (request->plan != nullptr) requests_.push_back(*request);
+        if (request->plan != nullptr) requests_.push_back(std::move(*request));
         return {};
       }
       default: return Status::internal("this call cannot run inside a group");

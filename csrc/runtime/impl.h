@@ -29,7 +29,8 @@ enum class Phase : int { Joining, Ready, Finalized };
 
 // A collective ready to run: arguments checked, plan selected, id given.
 struct Request {
-  PreparedPlan* plan = nullptr;  // null: nothing to do
+  const KnownPlan* plan = nullptr;  // null: nothing to do
+  HostResources held = {};          // of `lease`
   Binding binding;
   ResolvedOp op;
   size_t input_bytes = 0;  // of this rank's buffers
@@ -37,6 +38,8 @@ struct Request {
   bool try_shared = false;  // see SharedExecution
   size_t padded_count = 0;  // not 0: see Staging
   uint64_t begun_ns = 0;    // where a trace is kept
+  // Given back with the request, when it is complete, under `running`.
+  ResourceTree::Lease lease = {};
 };
 
 struct Communicator::Impl {
@@ -102,7 +105,7 @@ struct Communicator::Impl {
   Result<ResolvedOp> check(const CollectiveCall& call);  // arguments; captures the reduction
   Result<ResolvedOp> resolve(int op, DataType type);
   Result<Request> prepare(const CollectiveCall& call, const ResolvedOp& op);
-  Request bind(const CollectiveCall& call, const PlanCache::Selection& selection);
+  Request bind(const CollectiveCall& call, const PlanCache::Selection& selection, ResourceTree::Lease lease);
   Status run(const CollectiveCall& call);
   Status run(const CollectiveCall& call, const ResolvedOp& op);
   Status execute(Request& request);
@@ -115,7 +118,7 @@ struct Communicator::Impl {
 
   // --- plans from outside (load_plan.cc); the caller holds `running`
   Result<LoadedPlan> load_plan(const std::string& file);
-  Status take_part(const std::string& file, LoadedPlan& description, PreparedPlan& prepared);
+  Status take_part(const std::string& file, LoadedPlan& description, Plan& plan);
 
   // --- point-to-point (p2p.cc)
   struct PointToPoint {

@@ -170,7 +170,8 @@ Status Communicator::Impl::become_ready() {
   Result<Scheduling> scheduling = parse_scheduling(settings::scheduling());
   if (!scheduling.ok()) THESEUS_WARN("%s; it is per-connection instead", scheduling.status().message().c_str());
   plans = std::make_unique<PlanCache>(self->rank(), topology, links.get(), forced.ok() ? *forced : Forced{},
-                                      scheduling.ok() ? *scheduling : Scheduling::PerConnection);
+                                      scheduling.ok() ? *scheduling : Scheduling::PerConnection,
+                                      static_cast<size_t>(settings::resource_bytes()));
   if (self->ranks() > 1 && std::all_of(peers.begin(), peers.end(), [](const Peer& peer) { return peer.adapts; })) {
     Result<std::shared_ptr<Adaptation>> started = Adaptation::start(id, self->rank(), peers, topology, *links);
     if (!started.ok()) return started.status();

@@ -101,8 +101,8 @@ Result<LoadedPlan> Communicator::Impl::load_plan(const std::string& file) {
 
   Verdict own;
   LoadedPlan description;
-  PreparedPlan prepared;
-  own.status = take_part(file, description, prepared);
+  Plan part;
+  own.status = take_part(file, description, part);
   if (own.status.ok() && is_first_of_host(topology, self->rank())) own = verdict_on(file, dependable_slots(peers));
   Result<std::vector<std::string>> verdicts = exchange(encode(own));
   if (!verdicts.ok()) return verdicts.status();
@@ -115,31 +115,32 @@ Result<LoadedPlan> Communicator::Impl::load_plan(const std::string& file) {
   description.out_of_place = known.out_of_place;
   description.any_count = known.any_count;
   description.scales = known.scales;
-  return plans->add_loaded(std::move(description), std::move(prepared));
+  return plans->add_loaded(std::move(description), std::move(part));
 }
 
-// This rank's section of the file, ready to run.
-Status Communicator::Impl::take_part(const std::string& file, LoadedPlan& description, PreparedPlan& prepared) {
-  Result<Plan> plan = parse_plan_of_rank(file, self->rank());
-  if (!plan.ok()) return plan.status();
-  if (plan->ranks != self->ranks()) {
-    return Status::argument("plan '" + plan->name + "' is for " + std::to_string(plan->ranks) +
+// This rank's section of the file, once it has been found to run here.
+Status Communicator::Impl::take_part(const std::string& file, LoadedPlan& description, Plan& plan) {
+  Result<Plan> parsed = parse_plan_of_rank(file, self->rank());
+  if (!parsed.ok()) return parsed.status();
+  plan = std::move(*parsed);
+  if (plan.ranks != self->ranks()) {
+    return Status::argument("plan '" + plan.name + "' is for " + std::to_string(plan.ranks) +
                             " ranks, this communicator has " + std::to_string(self->ranks()));
   }
-  if (plan->rank_plans.size() != 1) {
-    return Status::argument("plan '" + plan->name + "' has no part for rank " + std::to_string(self->rank()));
+  if (plan.rank_plans.size() != 1) {
+    return Status::argument("plan '" + plan.name + "' has no part for rank " + std::to_string(self->rank()));
   }
-  RankPlan& part = plan->rank_plans.front();
-  description.name = plan->name;
-  description.collective = plan->collective;
-  description.root = plan->root;
-  description.chunks_per_block = plan->chunks_per_block;
+  RankPlan& part = plan.rank_plans.front();
+  description.name = plan.name;
+  description.collective = plan.collective;
+  description.root = plan.root;
+  description.chunks_per_block = plan.chunks_per_block;
   description.thread_blocks = static_cast<int>(part.thread_blocks.size());
   description.connections = static_cast<int>(part.connections.size());
   if (Status placed = place_connections(part, topology); !placed.ok()) {
-    return Status(placed.code(), "plan '" + plan->name + "': " + placed.message());
+    return Status(placed.code(), "plan '" + plan.name + "': " + placed.message());
   }
-  return plans->resolve(*plan, /*share_slots=*/false, prepared);
+  return plans->try_out(plan);
 }
 
 Result<LoadedPlan> Communicator::load_plan(const std::string& file) {

@@ -6,6 +6,7 @@
 #include "compiler/compile.h"
 #include "compiler/registry.h"
 #include "executor/shared_execution.h"
+#include "resource/family.h"
 #include "schedule/places.h"
 
 namespace theseus {
@@ -13,6 +14,9 @@ namespace {
 
 // One rank alone has no slots; a scaled input still passes through a buffer of one piece.
 constexpr size_t kPieceAlone = 256 << 10;
+
+// How the names of the healer's schedules begin.
+constexpr std::string_view kHealed = "heal.";
 
 // Data that all ranks together see: what the policy compares.
 uint64_t space_bytes(Collective collective, size_t count, DataType type, int ranks) {
@@ -25,6 +29,16 @@ uint64_t space_bytes(Collective collective, size_t count, DataType type, int ran
   }
 }
 
+class NoPorts final : public PortSource {
+  Result<SendPort*> send_port(int, int, int) override { return Status::internal("one rank has no peers"); }
+  Result<RecvPort*> recv_port(int, int, int) override { return Status::internal("one rank has no peers"); }
+};
+
+PortSource& ports_of(Links* links) {
+  static NoPorts none;
+  return links != nullptr ? static_cast<PortSource&>(*links) : none;
+}
+
 }  // namespace
 
 Result<Scheduling> parse_scheduling(const std::string& text) {
@@ -34,13 +48,16 @@ Result<Scheduling> parse_scheduling(const std::string& text) {
   return Status::argument("THESEUS_SCHEDULING is '" + text + "'; it can be per-connection or hpds");
 }
 
-PlanCache::PlanCache(int rank, const Topology& topology, Links* links, const Forced& forced, Scheduling scheduling)
+PlanCache::PlanCache(int rank, const Topology& topology, Links* links, const Forced& forced, Scheduling scheduling,
+                     size_t resource_bytes)
     : rank_(rank),
       topology_(topology),
       summary_(summary_of(topology)),
       links_(links),
       forced_(forced),
-      scheduling_(scheduling) {}
+      scheduling_(scheduling),
+      builder_(rank, ports_of(links), *this),
+      tree_(builder_, resource_bytes) {}
 
 Choice PlanCache::choose_for(Collective collective, size_t count, DataType type, int root) const {
   (void)root;
@@ -59,13 +76,26 @@ PolicyRequest PlanCache::policy_request(const CollectiveCall& call, RedOp op) co
           .rails = summary_.rails};
 }
 
-void PlanCache::forget() {
-  for (Line& line : recent_) line.key = {};
-  std::erase_if(scheduled_, [this](const auto& entry) { return adaptation_->schedule(entry.first.first) == nullptr; });
+bool PlanCache::is_gone(uint64_t tag) const {
+  return !is_predefined(tag) && adaptation_->schedule(schedule_of(tag)) == nullptr;
 }
 
-Result<const PlanCache::Selection*> PlanCache::select(const CollectiveCall& call, const ResolvedOp& op, uint64_t id) {
-  if (const Selection* known = recall(call); known != nullptr && op.remembered) return known;
+void PlanCache::forget() {
+  for (Line& line : recent_) line.key = {};
+  // What a request under way holds goes with it, and its name at the next context.
+  for (const uint64_t tag : tree_.schedules()) {
+    if (is_gone(tag)) (void)tree_.unload(tag);
+  }
+  std::erase_if(known_, [this](const auto& entry) { return is_gone(entry.first) && !tree_.holds(entry.first); });
+}
+
+Result<PlanCache::Selected> PlanCache::select(const CollectiveCall& call, const ResolvedOp& op, uint64_t id) {
+  Selected selected;
+  if (const Selection* known = recall(call); known != nullptr && op.remembered) {
+    selected.lease = lease(*known);
+    selected.selection = known;
+    if (selected.lease) return selected;
+  }
   const size_t block = call.count * size_of(call.type);
   const BufferShape buffers = buffer_shape(call.collective, summary_.ranks, call.root, rank_);
   Selection selection;
@@ -81,7 +111,7 @@ Result<const PlanCache::Selection*> PlanCache::select(const CollectiveCall& call
   signature.rank = static_cast<int16_t>(rank_);
   bool remembered = op.remembered;
   if (call.plan != 0) {
-    Loaded* known = loaded(call.plan);
+    const Loaded* known = loaded(call.plan);
     if (known == nullptr) return Status::internal("a plan that was checked is gone");
     use_loaded(*known, call, selection);
     // A remembered call is not asked again how its buffers lie.
@@ -93,13 +123,32 @@ Result<const PlanCache::Selection*> PlanCache::select(const CollectiveCall& call
       if (!used.ok()) return used.status();
       scheduled = *used;
     }
-    if (!scheduled) THESEUS_TRY(use_chosen(call, selection));
+    if (!scheduled) use_chosen(call, selection);
   }
+  THESEUS_TRY(walk(call, selected, selection));
+  signature.plan = selection.plan->signature;
   selection.tag.base = base_hash(signature);
   Line& line = remembered ? recent_[place_of(call)] : unremembered_;
   line.key = remembered ? key_of(call) : Key{};
   line.selection = selection;
-  return &line.selection;
+  selected.selection = &line.selection;
+  return selected;
+}
+
+Status PlanCache::walk(const CollectiveCall& call, Selected& selected, Selection& selection) {
+  const size_t count = selection.padded_count != 0 ? selection.padded_count : call.count;
+  Result<ResourceTree::Lease> walked = tree_.walk(
+      {selection.plan->family, selection.plan->tag, {}, HostBuilder::range_of(count, call.type, selection.op.op)});
+  if (!walked.ok()) return walked.status();
+  selected.lease = std::move(*walked);
+  selection.trail = selected.lease.trail();
+  selection.held = host_resources(selected.lease);
+  for (const Layer layer : {Layer::Schedule, Layer::Buffer, Layer::Range}) {
+    const Visit visit = tree_.last_visits()[static_cast<size_t>(layer)];
+    selected.set_up |= visit == Visit::Built && layer != Layer::Range;
+    selected.migrated |= visit == Visit::Migrated || visit == Visit::Copied;
+  }
+  return {};
 }
 
 Result<bool> PlanCache::use_schedule(const CollectiveCall& call, const ResolvedOp& op, uint64_t id,
@@ -111,85 +160,99 @@ Result<bool> PlanCache::use_schedule(const CollectiveCall& call, const ResolvedO
   // Never another one instead: the others run what was selected.
   if (schedule == nullptr) return Status::internal("a schedule that was agreed on is gone");
   if ((op.scaled && !schedule->scales) || (schedule->root >= 0 && schedule->root != call.root)) return false;
-  Result<PreparedPlan*> plan = prepare_schedule(*schedule, call.root);
-  if (!plan.ok()) return plan.status();
-  selection.plan = *plan;
-  selection.piece_bytes = links_ == nullptr ? kPieceAlone : links_->slot_bytes();
+  selection.plan = &plan_of_schedule(*schedule, call.root);
   const auto chunks = static_cast<size_t>(schedule->plan.chunks_per_block);
   if (!schedule->any_count && call.count % chunks != 0) selection.padded_count = (call.count / chunks + 1) * chunks;
-  selection.tag.signature.plan =
-      static_cast<uint16_t>(kLoadedPlan | kScheduledPlan | (schedule->id & (kScheduledPlan - 1)));
   THESEUS_INFO(kLogTuning, "%s of %zu %s: schedule '%s'", name_of(call.collective), call.count, name_of(call.type),
                schedule->name.c_str());
   return true;
 }
 
-Result<PreparedPlan*> PlanCache::prepare_schedule(const LoadedSchedule& schedule, int root) {
-  const auto key = std::make_pair(schedule.id, is_rooted(schedule.collective) ? root : 0);
-  if (const auto found = scheduled_.find(key); found != scheduled_.end()) return &found->second;
-  PreparedPlan prepared;
-  const bool is_built_in = !schedule.algorithm.empty();
-  if (is_built_in && key.second != std::max(schedule.root, 0)) {
-    Result<Algorithm> built = build(schedule.algorithm, schedule.collective, topology_, root);
-    if (!built.ok()) return built.status();
-    CompileOptions options;
-    options.scheduling = Scheduling::PerConnection;
-    Result<Plan> plan = compile(*built, topology_, options, rank_);
-    if (!plan.ok()) return plan.status();
-    THESEUS_TRY(resolve(*plan, /*share_slots=*/true, prepared));
-  } else {
-    THESEUS_TRY(resolve(schedule.plan, /*share_slots=*/is_built_in, prepared));
-  }
-  if (!schedule.any_count) {
-    prepared.staging = std::make_unique<Staging>(buffer_shape(schedule.collective, summary_.ranks, root, rank_), rank_,
-                                                 /*in_place=*/false);
-  }
-  prepared.algorithm = schedule.name;
-  return &scheduled_.emplace(key, std::move(prepared)).first->second;
-}
-
-Status PlanCache::use_chosen(const CollectiveCall& call, Selection& selection) {
+void PlanCache::use_chosen(const CollectiveCall& call, Selection& selection) {
   const Choice choice = choose_for(call.collective, call.count, call.type, call.root);
-  Result<PreparedPlan*> plan = prepare(choice.algorithm, call.collective, call.root);
-  if (!plan.ok()) return plan.status();
   THESEUS_INFO(kLogTuning, "%s of %zu %s: %s (%s)", name_of(call.collective), call.count, name_of(call.type),
                choice.algorithm.c_str(), choice.reason.c_str());
-  selection.plan = *plan;
-  selection.piece_bytes = piece_bytes_for(*(*plan)->program, call.collective, call.count * size_of(call.type));
+  selection.plan = &plan_of_algorithm(choice.algorithm, call.collective, call.root);
   // Judged by what all ranks know alike: the root of a Broadcast has input, the others have not.
   selection.try_shared = SharedExecution::worth_trying(
       call.collective, space_bytes(call.collective, call.count, call.type, summary_.ranks), summary_.ranks);
-  selection.tag.signature.plan = static_cast<uint16_t>((*plan)->digest) & (kLoadedPlan - 1);
-  return {};
 }
 
-void PlanCache::use_loaded(Loaded& loaded, const CollectiveCall& call, Selection& selection) const {
-  selection.plan = &loaded.prepared;
-  selection.piece_bytes = links_ == nullptr ? kPieceAlone : links_->slot_bytes();
+void PlanCache::use_loaded(const Loaded& loaded, const CollectiveCall& call, Selection& selection) const {
+  selection.plan = loaded.plan;
   const auto chunks = static_cast<size_t>(loaded.description.chunks_per_block);
   if (!loaded.description.any_count && call.count % chunks != 0) {
     selection.padded_count = (call.count / chunks + 1) * chunks;
   }
-  selection.tag.signature.plan = static_cast<uint16_t>(kLoadedPlan + loaded.description.id);
 }
 
-PlanCache::Loaded* PlanCache::loaded(int id) const {
+KnownPlan& PlanCache::add(uint64_t family, uint64_t tag, std::string name, Collective collective, int root) {
+  KnownPlan& plan = known_[tag];
+  plan.family = family;
+  plan.tag = tag;
+  plan.collective = collective;
+  plan.root = root;
+  plan.algorithm = std::move(name);
+  return plan;
+}
+
+Staging PlanCache::staging_of(const KnownPlan& plan, bool in_place) const {
+  return {buffer_shape(plan.collective, summary_.ranks, plan.root, rank_), rank_, in_place};
+}
+
+KnownPlan& PlanCache::plan_of_algorithm(const std::string& algorithm, Collective collective, int root) {
+  const auto [number, fresh] = numbers_.try_emplace({algorithm, collective, root}, predefined_number(next_number_));
+  if (!fresh) return known_.at(number->second);
+  ++next_number_;
+  return add(number->second, number->second, algorithm, collective, root);
+}
+
+KnownPlan& PlanCache::plan_of_schedule(const LoadedSchedule& schedule, int root) {
+  if (!is_rooted(schedule.collective)) root = 0;
+  const uint64_t tag = resource_number(schedule.id, root);
+  if (const auto found = known_.find(tag); found != known_.end()) return found->second;
+  KnownPlan& plan = add(family_of_schedule(schedule, root), tag, schedule.name, schedule.collective, root);
+  plan.signature = static_cast<uint16_t>(kLoadedPlan | kScheduledPlan | (schedule.id & (kScheduledPlan - 1)));
+  if (!schedule.any_count) plan.staging = staging_of(plan, /*in_place=*/false);
+  return plan;
+}
+
+// Of the healer's schedules, heal.<health map>.<collective>.<least bytes>, those of one map are usable at a time: they
+// give way to each other without saying so.
+uint64_t PlanCache::family_of_schedule(const LoadedSchedule& schedule, int root) {
+  const uint32_t oldest = family_of(adaptation_->replaces(), schedule.id);
+  const size_t map_ends = schedule.name.find('.', kHealed.size());
+  if (oldest != schedule.id || !schedule.name.starts_with(kHealed) || map_ends == std::string::npos) {
+    return resource_number(oldest, root);
+  }
+  const auto [family, fresh] =
+      healed_.try_emplace(schedule.name.substr(map_ends) + "/" + std::to_string(root), predefined_number(next_number_));
+  if (fresh) ++next_number_;
+  return family->second;
+}
+
+const PlanCache::Loaded* PlanCache::loaded(int id) const {
   const std::lock_guard lock(loaded_mutex_);
   return id >= 1 && static_cast<size_t>(id) <= loaded_.size() ? loaded_[static_cast<size_t>(id) - 1].get() : nullptr;
 }
 
-Result<LoadedPlan> PlanCache::add_loaded(LoadedPlan description, PreparedPlan prepared) {
+Status PlanCache::try_out(const Plan& plan) const {
+  return Program::build(plan, rank_, ports_of(links_), /*share_slots=*/false).status();
+}
+
+Result<LoadedPlan> PlanCache::add_loaded(LoadedPlan description, Plan plan) {
   const std::lock_guard lock(loaded_mutex_);
   if (loaded_.size() + 1 >= kScheduledPlan) {
     return Status::usage("load_plan: a communicator holds at most " + std::to_string(kScheduledPlan - 1) + " plans");
   }
   description.id = static_cast<int>(loaded_.size()) + 1;
-  if (!description.any_count) {
-    prepared.staging =
-        std::make_unique<Staging>(buffer_shape(description.collective, summary_.ranks, description.root, rank_), rank_,
-                                  !description.out_of_place);
-  }
-  loaded_.push_back(std::make_unique<Loaded>(Loaded{description, std::move(prepared)}));
+  const uint64_t tag = predefined_number(next_number_++);
+  const int root = is_rooted(description.collective) ? description.root : 0;
+  KnownPlan& known = add(tag, tag, description.name, description.collective, root);
+  known.signature = static_cast<uint16_t>(kLoadedPlan + description.id);
+  known.loaded = std::make_shared<const Plan>(std::move(plan));
+  if (!description.any_count) known.staging = staging_of(known, !description.out_of_place);
+  loaded_.push_back(std::make_unique<const Loaded>(description, &known));
   return description;
 }
 
@@ -216,10 +279,15 @@ Status PlanCache::check_loaded(const CollectiveCall& call, std::optional<bool> i
   return {};
 }
 
-Result<PreparedPlan*> PlanCache::prepare(const std::string& algorithm, Collective collective, int root) {
-  const auto key = std::make_tuple(algorithm, collective, root);
-  if (const auto found = plans_.find(key); found != plans_.end()) return &found->second;
-  Result<Algorithm> built = build(algorithm, collective, topology_, root);
+Result<SchedulePlan> PlanCache::plan_of(uint64_t tag) {
+  const auto known = known_.find(tag);
+  if (known == known_.end()) return Status::internal("resources are asked for a plan that is gone");
+  if (known->second.loaded != nullptr) return SchedulePlan{known->second.loaded, /*share_slots=*/false};
+  return is_predefined(tag) ? compile_algorithm(known->second) : take_schedule(known->second);
+}
+
+Result<SchedulePlan> PlanCache::compile_algorithm(KnownPlan& known) const {
+  Result<Algorithm> built = build(known.algorithm, known.collective, topology_, known.root);
   if (!built.ok()) return built.status();
   CompileOptions options;
   options.scheduling = scheduling_;
@@ -228,33 +296,40 @@ Result<PreparedPlan*> PlanCache::prepare(const std::string& algorithm, Collectiv
   options.fuse = summary_.ranks_per_host == 1 || built->chunks == 1;
   Result<Plan> plan = compile(*built, topology_, options, rank_);
   if (!plan.ok()) return plan.status();
-  PreparedPlan prepared;
   // Ranks hold different parts, so what they compare names the plan; the builders make the same of it everywhere.
-  for (const char c : plan->name) prepared.digest = prepared.digest * 31 + static_cast<uint8_t>(c);
-  THESEUS_TRY(resolve(*plan, /*share_slots=*/true, prepared));
-  return &plans_.emplace(key, std::move(prepared)).first->second;
+  uint32_t digest = 0;
+  for (const char c : plan->name) digest = digest * 31 + static_cast<uint8_t>(c);
+  known.signature = static_cast<uint16_t>(digest) & (kLoadedPlan - 1);
+  return SchedulePlan{std::make_shared<const Plan>(std::move(*plan)), /*share_slots=*/true};
 }
 
-Status PlanCache::resolve(const Plan& plan, bool share_slots, PreparedPlan& prepared) {
-  class NoPorts final : public PortSource {
-    Result<SendPort*> send_port(int, int, int) override { return Status::internal("one rank has no peers"); }
-    Result<RecvPort*> recv_port(int, int, int) override { return Status::internal("one rank has no peers"); }
-  } none;
-  PortSource& ports = links_ != nullptr ? static_cast<PortSource&>(*links_) : none;
-  Result<std::unique_ptr<Program>> program = Program::build(plan, rank_, ports, share_slots);
-  if (!program.ok()) return program.status();
-  prepared.algorithm = plan.name;
-  prepared.program = std::move(*program);
-  prepared.execution = std::make_unique<Execution>(*prepared.program);
-  return {};
+Result<SchedulePlan> PlanCache::take_schedule(const KnownPlan& known) const {
+  const std::shared_ptr<const LoadedSchedule> schedule = adaptation_->schedule(schedule_of(known.tag));
+  // Never another one instead: the others run what was selected.
+  if (schedule == nullptr) return Status::internal("a schedule that was agreed on is gone");
+  const bool is_built_in = !schedule->algorithm.empty();
+  if (!is_built_in || known.root == std::max(schedule->root, 0)) {
+    return SchedulePlan{std::shared_ptr<const Plan>(schedule, &schedule->plan), /*share_slots=*/is_built_in};
+  }
+  Result<Algorithm> built = build(schedule->algorithm, schedule->collective, topology_, known.root);
+  if (!built.ok()) return built.status();
+  CompileOptions options;
+  options.scheduling = Scheduling::PerConnection;
+  Result<Plan> plan = compile(*built, topology_, options, rank_);
+  if (!plan.ok()) return plan.status();
+  return SchedulePlan{std::make_shared<const Plan>(std::move(*plan)), /*share_slots=*/true};
 }
 
 // What a slot holds; or a whole chunk, where no message of the request goes through a slot, because every rank reads
 // its peers' memory directly.
-size_t PlanCache::piece_bytes_for(const Program& program, Collective collective, size_t block_bytes) const {
+size_t PlanCache::piece_bytes(const Program& program, const ResourceRequest& request) {
   if (links_ == nullptr) return kPieceAlone;
-  const bool both_ways = collective == Collective::AllGather || collective == Collective::AllToAll;
-  if (both_ways && summary_.hosts == 1 && program.only_copies() && links_->fetches(block_bytes)) {
+  const KnownPlan& plan = known_.at(request.schedule);
+  const bool both_ways = plan.collective == Collective::AllGather || plan.collective == Collective::AllToAll;
+  const bool chosen = is_predefined(plan.tag) && plan.loaded == nullptr;
+  const ShapeKey shape = HostBuilder::shape_key_of(request.range);
+  const size_t block_bytes = shape.count * size_of(shape.type);
+  if (chosen && both_ways && summary_.hosts == 1 && program.only_copies() && links_->fetches(block_bytes)) {
     return std::max(links_->slot_bytes(), block_bytes);
   }
   return links_->slot_bytes();

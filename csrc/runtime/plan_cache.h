@@ -1,5 +1,5 @@
-// The plans of one communicator: chosen by the policy and made for this rank, or loaded; resolved to its connections,
-// kept.
+// The plans of one communicator: chosen by the policy and made for this rank, or loaded, or the context's; what they
+// need to run is kept in a resource tree.
 //
 // Selection is a pure function of what NCCL obliges to be equal on all ranks, so every rank picks the same.
 #pragma once
@@ -12,8 +12,9 @@
 #include <string>
 
 #include "compiler/pipeline.h"
-#include "executor/execution.h"
+#include "executor/host_builder.h"
 #include "policy/choose.h"
+#include "resource/tree.h"
 #include "runtime/adaptation.h"
 #include "runtime/communicator.h"
 #include "runtime/links.h"
@@ -25,24 +26,30 @@ namespace theseus {
 // THESEUS_SCHEDULING: "per-connection" or "hpds".
 Result<Scheduling> parse_scheduling(const std::string& text);
 
-// A plan ready to run on this communicator. One request uses it at a time.
-struct PreparedPlan {
-  std::string algorithm;
-  uint32_t digest = 0;  // low bits; part of every message's signature
-  std::unique_ptr<Program> program;
-  std::unique_ptr<Execution> execution;
-  std::unique_ptr<Staging> staging;  // of loaded plans that need it
+// A plan that requests of this communicator run: what there is of it whether or not anything is made for it now.
+struct KnownPlan {
+  uint64_t family = 0;  // both: see ResourceRequest
+  uint64_t tag = 0;
+  Collective collective = Collective::AllReduce;
+  int root = 0;           // 0 where the collective has none
+  std::string algorithm;  // or the schedule's name, or the loaded plan's
+  // Part of every message's signature. Of a built-in algorithm it is there from the plan's first walk on.
+  uint16_t signature = 0;
+  std::optional<Staging> staging;      // of those that need it
+  std::shared_ptr<const Plan> loaded;  // of those that load_plan brought
 };
 
-class PlanCache {
+class PlanCache final : private ScheduleSource {
  public:
-  // `scheduling`: how chosen algorithms become plans.
-  PlanCache(int rank, const Topology& topology, Links* links, const Forced& forced, Scheduling scheduling);
+  // `scheduling`: how chosen algorithms become plans. `resource_bytes`: budget of the resource tree.
+  PlanCache(int rank, const Topology& topology, Links* links, const Forced& forced, Scheduling scheduling,
+            size_t resource_bytes);
 
   struct Selection {
-    PreparedPlan* plan = nullptr;
-    size_t piece_bytes = 0;
-    size_t input_bytes = 0;  // of this rank's buffers
+    const KnownPlan* plan = nullptr;
+    HostResources held = {};    // good as long as a lease of `trail`
+    ResourceTree::Trail trail;  // where the walk for it ended
+    size_t input_bytes = 0;     // of this rank's buffers
     size_t output_bytes = 0;
     bool try_shared = false;  // large enough for SharedExecution; equal on all ranks
     size_t padded_count = 0;  // not 0: the plan runs on copies of the buffers, with that many elements a block
@@ -55,24 +62,36 @@ class PlanCache {
     const Line& line = recent_[place_of(call)];
     return line.key == key_of(call) ? &line.selection : nullptr;
   }
-  // For a call that passed its checks, as request `id`. Valid until the next call that hashes alike, or forget().
-  Result<const Selection*> select(const CollectiveCall& call, const ResolvedOp& op, uint64_t id);
+  // Pins what was remembered. Empty where it has moved since: select() again.
+  ResourceTree::Lease lease(const Selection& known) { return tree_.recall(known.trail); }
+
+  struct Selected {
+    const Selection* selection = nullptr;  // valid until the next call that hashes alike, or forget()
+    ResourceTree::Lease lease;
+    bool set_up = false;    // resources of the schedule were made, and not only those of this count
+    bool migrated = false;  // some were another schedule's, and only the difference was made
+  };
+  // For a call that passed its checks, as request `id`.
+  Result<Selected> select(const CollectiveCall& call, const ResolvedOp& op, uint64_t id);
 
   // Schedules of the job's context come before the built-in ones. `adaptation` outlives the cache.
   void use_context(Adaptation& adaptation) { adaptation_ = &adaptation; }
-  // Another context holds from here on: selections are made anew, and schedules that are gone free what they had.
+  // Another context holds from here on: selections are made anew, and schedules that are gone free what they had, those
+  // of requests under way with the request.
   void forget();
 
-  // This rank's part of `plan`, ready to run. `plan` needs no other.
-  Status resolve(const Plan& plan, bool share_slots, PreparedPlan& prepared);
+  // Whether this rank can run its part of a plan from outside; opens its connections.
+  Status try_out(const Plan& plan) const;
   // Takes a loaded plan in, and returns its description with the id that it got.
-  Result<LoadedPlan> add_loaded(LoadedPlan description, PreparedPlan prepared);
+  Result<LoadedPlan> add_loaded(LoadedPlan description, Plan plan);
   // Whether the call's plan exists and is made for such a call. `in_place`: where this rank has both buffers, whether
   // they are one; `scaled`: ResolvedOp::scaled. From any thread.
   Status check_loaded(const CollectiveCall& call, std::optional<bool> in_place, bool scaled) const;
 
   PolicyRequest policy_request(const CollectiveCall& call, RedOp op) const;
   Choice choose_for(Collective collective, size_t count, DataType type, int root) const;
+
+  ResourceTree& resources() { return tree_; }
 
  private:
   struct Key {
@@ -98,17 +117,27 @@ class PlanCache {
   };
   struct Loaded {
     LoadedPlan description;
-    PreparedPlan prepared;
+    KnownPlan* plan;
   };
-  Loaded* loaded(int id) const;
+  const Loaded* loaded(int id) const;
   // False: none of the context's schedules is for this call. `remembered` falls where the next may be another.
   Result<bool> use_schedule(const CollectiveCall& call, const ResolvedOp& op, uint64_t id, Selection& selection,
                             bool& remembered);
-  Result<PreparedPlan*> prepare_schedule(const LoadedSchedule& schedule, int root);
-  Status use_chosen(const CollectiveCall& call, Selection& selection);
-  void use_loaded(Loaded& loaded, const CollectiveCall& call, Selection& selection) const;
-  Result<PreparedPlan*> prepare(const std::string& algorithm, Collective collective, int root);
-  size_t piece_bytes_for(const Program& program, Collective collective, size_t block_bytes) const;
+  void use_chosen(const CollectiveCall& call, Selection& selection);
+  void use_loaded(const Loaded& loaded, const CollectiveCall& call, Selection& selection) const;
+  Status walk(const CollectiveCall& call, Selected& selected, Selection& selection);
+  KnownPlan& plan_of_schedule(const LoadedSchedule& schedule, int root);
+  KnownPlan& plan_of_algorithm(const std::string& algorithm, Collective collective, int root);
+  uint64_t family_of_schedule(const LoadedSchedule& schedule, int root);
+  KnownPlan& add(uint64_t family, uint64_t tag, std::string name, Collective collective, int root);
+  Staging staging_of(const KnownPlan& plan, bool in_place) const;
+  bool is_gone(uint64_t tag) const;
+
+  // --- ScheduleSource
+  Result<SchedulePlan> plan_of(uint64_t tag) override;
+  Result<SchedulePlan> compile_algorithm(KnownPlan& known) const;
+  Result<SchedulePlan> take_schedule(const KnownPlan& known) const;
+  size_t piece_bytes(const Program& program, const ResourceRequest& request) override;
 
   int rank_;
   Topology topology_;
@@ -117,10 +146,14 @@ class PlanCache {
   Forced forced_;
   Scheduling scheduling_;
   Adaptation* adaptation_ = nullptr;
-  std::map<std::tuple<std::string, Collective, int>, PreparedPlan> plans_;
-  std::map<std::pair<uint32_t, int>, PreparedPlan> scheduled_;  // by schedule id and root
-  mutable std::mutex loaded_mutex_;              // of the list; what it holds is used under the communicator's lock
-  std::vector<std::unique_ptr<Loaded>> loaded_;  // by id - 1
+  std::map<uint64_t, KnownPlan> known_;                                   // by tag
+  std::map<std::tuple<std::string, Collective, int>, uint64_t> numbers_;  // tags of algorithms, by collective and root
+  std::map<std::string, uint64_t> healed_;                                // families of the healer's schedules
+  uint64_t next_number_ = 0;
+  HostBuilder builder_;
+  ResourceTree tree_;
+  mutable std::mutex loaded_mutex_;                    // of the list; plans are used under the communicator's lock
+  std::vector<std::unique_ptr<const Loaded>> loaded_;  // by id - 1
   std::array<Line, 64> recent_;
   Line unremembered_;
 };

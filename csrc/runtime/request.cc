@@ -167,32 +167,37 @@ Result<Request> Communicator::Impl::prepare(const CollectiveCall& call, const Re
     return Request{};
   }
   note(TteEvent::Selection);
-  Result<const PlanCache::Selection*> selected = plans->select(own, op, next_request);
+  Result<PlanCache::Selected> selected = plans->select(own, op, next_request);
   if (!selected.ok()) return selected.status();
-  return bind(own, **selected);
+  if (selected->set_up) note(TteEvent::Setup);
+  if (selected->migrated) note(TteEvent::Migration);
+  return bind(own, *selected->selection, std::move(selected->lease));
 }
 
 // One initialiser for all: cleared first and filled then, a Request takes longer than a small message.
-Request Communicator::Impl::bind(const CollectiveCall& call, const PlanCache::Selection& selection) {
+Request Communicator::Impl::bind(const CollectiveCall& call, const PlanCache::Selection& selection,
+                                 ResourceTree::Lease lease) {
   const auto id = static_cast<uint32_t>(next_request++);
   SignatureTag tag = selection.tag;
   tag.signature.request = id;
   tag.hash = request_hash(tag.base, id);
   return {
       .plan = selection.plan,
+      .held = selection.held,
       .binding = {.input = call.send,
                   .output = call.recv,
                   .count = call.count,
                   .type = call.type,
                   .op = selection.op.op,
                   .scalar = nullptr,
-                  .piece_bytes = selection.piece_bytes,
+                  .piece_bytes = selection.held.piece_bytes,
                   .tag = tag},
       .op = selection.op,
       .input_bytes = selection.input_bytes,
       .output_bytes = selection.output_bytes,
       .try_shared = selection.try_shared,
       .padded_count = selection.padded_count,
+      .lease = std::move(lease),
   };
 }
 
@@ -207,8 +212,10 @@ Status Communicator::Impl::run(const CollectiveCall& call) {
     const PlanCache::Selection* known = plans->recall(call);
     if (known != nullptr && well_placed(call, *known, self->rank())) [[likely]] {
       THESEUS_TRY(usable());
-      Request request = bind(call, *known);
-      return execute(request);
+      if (ResourceTree::Lease lease = plans->lease(*known); lease) [[likely]] {
+        Request request = bind(call, *known, std::move(lease));
+        return execute(request);
+      }
     }
   }
   Result<ResolvedOp> op = check(call);
@@ -268,7 +275,7 @@ void Communicator::Impl::complete(Request& request) {
                    std::max(request.input_bytes, request.output_bytes), signature.request, request.plan->algorithm);
   }
   if (request.padded_count != 0) [[unlikely]]
-    request.plan->staging->leave();
+    request.plan->staging->leave(request.binding, request.padded_count, *request.held.staging);
   if (!request.op.divide || request.output_bytes == 0) return;
   const DataType type = request.binding.type;
   divide_in_place(type, request.binding.output, request.output_bytes / size_of(type), self->ranks());

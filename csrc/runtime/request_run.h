@@ -19,9 +19,9 @@ class RequestRun {
       impl.shared->start({request.binding, request.binding.tag.signature.collective, request.binding.tag.signature.root,
                           request.input_bytes, request.output_bytes});
     } else if (request.padded_count != 0) [[unlikely]] {
-      request.plan->execution->start(request.plan->staging->enter(request.binding, request.padded_count));
+      start(request.plan->staging->enter(request.binding, request.padded_count, *request.held.staging));
     } else {
-      request.plan->execution->start(request.binding);
+      start(request.binding);
     }
   }
 
@@ -34,14 +34,18 @@ class RequestRun {
       const Advance state = impl_.shared->advance();
       if (state != Advance::Done || impl_.shared->served()) return state;
       sharing_ = false;
-      request_.plan->execution->start(request_.binding);
+      start(request_.binding);
     }
-    return request_.plan->execution->advance();
+    return request_.held.execution->advance();
   }
 
-  const Status& status() const { return sharing_ ? impl_.shared->status() : request_.plan->execution->status(); }
+  const Status& status() const { return sharing_ ? impl_.shared->status() : request_.held.execution->status(); }
 
  private:
+  void start(const Binding& binding) {
+    request_.held.execution->start(*request_.held.program, *request_.held.shape, binding);
+  }
+
   Communicator::Impl& impl_;
   Request& request_;
   bool sharing_ = false;

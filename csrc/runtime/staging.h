@@ -15,20 +15,24 @@ class Staging {
   // `in_place`: how the plan is to be run, whatever the caller's buffers are.
   Staging(const BufferShape& blocks, int rank, bool in_place) : blocks_(blocks), rank_(rank), in_place_(in_place) {}
 
-  // Copies the input. Returns what to run: `user`, but for buffers and count, which is `padded_count`. Valid until the
-  // next enter().
-  Binding enter(const Binding& user, size_t padded_count);
+  // Copies the input. Returns what to run: `user`, but for buffers and count, which is `padded_count`. `memory` stays
+  // as it is until leave(), which gets the same arguments.
+  Binding enter(const Binding& user, size_t padded_count, std::vector<uint8_t>& memory) const;
   // Copies the output to the caller's buffer. After the request is done.
-  void leave();
+  void leave(const Binding& user, size_t padded_count, const std::vector<uint8_t>& memory) const;
 
  private:
+  // Offsets of both buffers in blocks of the padded count, and how many blocks there are.
+  struct Layout {
+    size_t input;
+    size_t output;
+    size_t total;
+  };
+  Layout layout() const;
+
   BufferShape blocks_;
   int rank_;
   bool in_place_;
-  Binding user_;
-  size_t padded_count_ = 0;
-  std::vector<uint8_t> memory_;
-  uint8_t* output_ = nullptr;
 };
 
 }  // namespace theseus

@@ -139,16 +139,30 @@ void TcpAid::decide(Peer& peer, Lane& lane, uint64_t now) {
     for (const Lane& other : peer.lanes) {
       if (&other != &lane && other.health.heard_at_ns() > since) return avoid(lane, now);
     }
-    if (now < lane.aid_at_ns) return;
-    lane.aid_at_ns = now + limit;
-    for (TcpSendPort* port : lane.ports) {
-      if (load_one(peer, lane, *port, TcpSendPort::Which::All, false, now)) return;
-    }
-    return;
+    if (now < lane.probe_at_ns) return;
+    lane.probe_at_ns = now + limit;
+    return probe(peer, lane, now);
   }
   const State advice = lane.health.compare(best);
   if (advice == State::Bad) return avoid(lane, now);
   if (advice != lane.health.state()) lane.health.set_state(advice);
+}
+
+// Sends the oldest message of a lane that stands still another way, and again by yet another while it does not arrive.
+// Where only the spare connection has something, the lane holds up others.
+void TcpAid::probe(Peer& peer, Lane& lane, uint64_t now) {
+  if (lane.probe_port != nullptr) lane.probe_port->put_back(lane.probe_sequence);
+  lane.probe_port = nullptr;
+  for (TcpSendPort* port : lane.ports) {
+    const std::optional<uint64_t> sequence = port->neglected(TcpSendPort::Which::All);
+    if (!sequence.has_value()) continue;
+    SpareSender* const spare = choose_spare(peer, lane, false, now);
+    if (spare == nullptr || !spare->load(*port, *sequence)) return;
+    lane.probe_port = port;
+    lane.probe_sequence = *sequence;
+    return;
+  }
+  avoid(lane, now);
 }
 
 void TcpAid::avoid(Lane& lane, uint64_t now) {

@@ -98,7 +98,9 @@ class TcpAid {
     std::vector<TcpSendPort*> ports;
     std::unique_ptr<SpareSender> spare;
     LaneHealth health;
-    uint64_t aid_at_ns = 0;  // when a single message may be sent another way
+    uint64_t probe_at_ns = 0;           // when one message may be sent another way, to find out who is at fault
+    TcpSendPort* probe_port = nullptr;  // whose message was
+    uint64_t probe_sequence = 0;
     enum class Trial { None, Armed, Running } trial = Trial::None;
     TcpSendPort* trial_port = nullptr;
     uint64_t trial_from = 0;   // bytes handed over before
@@ -127,6 +129,7 @@ class TcpAid {
   void judge(Peer& peer, uint64_t now);
   void measure(Lane& lane, uint64_t now);
   void decide(Peer& peer, Lane& lane, uint64_t now);
+  void probe(Peer& peer, Lane& lane, uint64_t now);
   void avoid(Lane& lane, uint64_t now);
   void trust(Lane& lane);
   void try_again(Lane& lane, double best_other, uint64_t now);

@@ -50,6 +50,10 @@ class Monitor(Protocol):
 
     def tick(self) -> None: ...
 
+    def describe(self) -> dict[str, Any]: ...
+
+    def close(self) -> None: ...
+
 
 MakeMonitor: TypeAlias = "Callable[[Agent], Monitor]"
 
@@ -107,6 +111,8 @@ class Agent:
         self._server.close()
         for task in list(self._tasks):
             task.cancel()
+        if self._monitor is not None:
+            self._monitor.close()
         self._part()
         await self.channel.close()
         self.bodies.close()
@@ -263,6 +269,10 @@ class Agent:
         """Returns process id and flow page descriptor of each local rank's process that has one."""
         ranks = [] if self._server is None else self._server.ranks
         return [(client.pid, client.flow_page) for client in ranks if client.flow_page is not None]
+
+    def describe_monitor(self) -> dict[str, Any] | None:
+        """Returns what the monitor says of itself, for status."""
+        return None if self._monitor is None else self._monitor.describe()
 
     @property
     def log_path(self) -> Path:

@@ -10,15 +10,18 @@ import asyncio
 import copy
 import logging
 import time
+from collections import deque
+from concurrent.futures import ProcessPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from theseus_py import _core
 from theseus_py.agent.flows import FlowSums
+from theseus_py.agent.worker import make_worker
 from theseus_py.errors import TheseusError
 from theseus_py.healing.health import Monitor
-from theseus_py.healing.publish import Cluster, GainRule, Published, Record, ThetaRule, decide
+from theseus_py.healing.publish import HEALING, Cluster, GainRule, Published, Record, ThetaRule, decide
 
 if TYPE_CHECKING:
     from theseus_py.agent.agent import Agent
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["HealingMonitor", "Observer"]
 
 _log = logging.getLogger(__name__)
+_EVENTS_KEPT = 64
 _SHORTEST_WINDOW = 10_000_000  # ns
 _LONGEST_WINDOW = 500_000_000  # a host that was silent for longer begins anew
 
@@ -74,7 +78,23 @@ class HealingMonitor:
         self._published = Published()
         self._reader: _core.SharedLogReader | None = None
         self._deciding: asyncio.Future[list[Record]] | None = None
+        self._detected = 0
+        self._pool: ProcessPoolExecutor | None = None
         self._due = False  # health has changed since the last decision began
+        # Of the last decisions: when it was detected, planned and in the log (this host's monotonic clock, ns).
+        self.events: deque[dict[str, Any]] = deque(maxlen=_EVENTS_KEPT)
+
+    def describe(self) -> dict[str, Any]:
+        """Returns what `theseus status` and `theseus top` show of it."""
+        monitor = self._monitor
+        return {
+            "judges": monitor is not None,
+            "health": None if monitor is None else monitor.health.tolist(),
+            "capacity": None if monitor is None else monitor.capacity.tolist(),
+            "map": self._published.healing,
+            "events": list(self.events),
+            "flows": self._sums.rows()["flows"],
+        }
 
     def tick(self) -> None:
         """Reads, tells the leader's agent, and where that is here: judges and publishes."""
@@ -93,13 +113,33 @@ class HealingMonitor:
         if rails == 0:
             return
         if self._observer is None or self._monitor is None:
+            self._planner(Cluster(len(hosts), rails))
             self._observer = Observer(hosts)
             self._monitor = Monitor(len(hosts), rails, _capacity(rows, hosts, rails))
         if self._monitor.step(time.monotonic(), self._observer.observe(rows)) is not None:
             self._due = True
+            self._detected = time.monotonic_ns()
         ranks = {int(rows[host]["ranks"]) for host in hosts}
         if self._due and self._deciding is None and len(ranks) == 1:
             self._decide(Cluster(len(hosts), rails, ranks.pop()))
+
+    def _planner(self, cluster: Cluster) -> ProcessPoolExecutor:
+        """A process of its own plans, since the agent has to answer meanwhile, in time for Raft.
+
+        It plans once for nothing, so that the solver is there when it is needed.
+        """
+        if self._pool is None:
+            self._pool = make_worker()
+            health = np.ones((cluster.hosts, cluster.rails))
+            health[0, 0] = 0.25
+            self._pool.submit(decide, Published(), health, cluster, self._rule)
+        return self._pool
+
+    def close(self) -> None:
+        """Ends the planner."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None
 
     def _read_log(self) -> None:
         path = self._agent.log_path
@@ -111,16 +151,20 @@ class HealingMonitor:
             except TheseusError:
                 return  # half made
         while (record := self._reader.next()) is not None:
+            before = self._published.healing
             self._published.take(_core.decode_record(record))
+            if self._published.healing != before and self.events and "in_log" not in self.events[-1]:
+                self.events[-1] |= {"in_log": time.monotonic_ns(), "map": self._published.healing}
 
     def _decide(self, cluster: Cluster) -> None:
-        """Plans on a thread, since the agent has to answer meanwhile; then proposes what came of it."""
+        """Plans, then proposes what came of it."""
         assert self._monitor is not None
         self._due = False
         health = self._monitor.health
         published = copy.deepcopy(self._published)
         loop = asyncio.get_running_loop()
-        self._deciding = loop.run_in_executor(None, decide, published, health, cluster, self._rule)
+        planner = self._planner(cluster)
+        self._deciding = loop.run_in_executor(planner, decide, published, health, cluster, self._rule)
         self._deciding.add_done_callback(self._propose)
 
     def _propose(self, decided: asyncio.Future[list[Record]]) -> None:
@@ -128,8 +172,11 @@ class HealingMonitor:
         if decided.cancelled():
             return
         try:
-            for record in decided.result():
+            records = decided.result()
+            for record in records:
                 self._agent.propose(record)
+            if any(record["name"] == HEALING for record in records):
+                self.events.append({"detected": self._detected, "planned": time.monotonic_ns()})
         except Exception:
             _log.exception("no schedules for the health at hand")
             self._due = True

@@ -48,5 +48,6 @@ def status_of(agent: Agent) -> dict[str, Any]:
         "frozen": agent.trouble or log.frozen,
         "schedules": [] if log.context is None else log.context.schedules(),
         "attributes": [] if log.context is None else log.context.attributes(),
+        "monitor": agent.describe_monitor(),
         "missing_plans": [f"{each:016x}" for each in agent.bodies.missing],
     }

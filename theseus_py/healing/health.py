@@ -34,6 +34,8 @@ class Settings:
     tie_patience: float = 0.5  # then all NICs of a tie are marked
     silence: float = 5.0  # of a marked NIC without a sign, until it is tried again; doubles each time in vain
     longest_silence: float = 300.0
+    silence_in_use: float = 6.0  # times that, where plans still use the NIC
+    at_ease: float = 0.5  # of the time that sound NICs are waited for: less, and a marked one could do more
     trial: float = 4 / STEPS  # what it is then taken for: enough for a plan to use it a little
     learned_windows: int = 5  # a capacity that is not given is the best mean of so many windows
 
@@ -55,6 +57,8 @@ class _Nic:
     heard_at: float = -math.inf
     silence: float = 0.0
     tied_since: float = math.inf
+    at_ease_since: float = math.inf
+    windows_at_ease: int = 0
 
 
 class Monitor:
@@ -115,16 +119,43 @@ class Monitor:
     def _consider(self, now: float, nic: Nic, window: Window) -> bool:
         """Takes in what the window says of one NIC; returns whether its health changed."""
         state = self._nics[nic]
+        self._note_ease(now, nic, window)
         state.tied_since = min(state.tied_since, now) if nic in window.tied else math.inf
         blamed = nic in window.blamed or now - state.tied_since >= self.settings.tie_patience
         seen = self._evidence(nic, window, blamed)
         if seen is None:
-            return self._try_again(now, state)
+            return self._ease_up(now, state) or self._try_again(now, state)
         state.heard_at = now
         state.told.append((now, 1.0 if seen >= FULL else seen))
         while state.told[0][0] < now - 2 * self.settings.steady_up:
             state.told.popleft()
-        return self._down(now, state) or self._up(now, state)
+        return self._down(now, state) or self._up(now, state) or self._ease_up(now, state)
+
+    def _note_ease(self, now: float, nic: Nic, window: Window) -> None:
+        """A plan gives a marked NIC what it is taken for, so that data waits there as long as elsewhere. Where it waits
+        much less while others are busy, the NIC has more.
+        """
+        state = self._nics[nic]
+        if state.health == 1.0:
+            return
+        busy = window.busy.max(axis=0)
+        sound = [float(busy[other]) for other, its in self._nics.items() if its.health == 1.0 and busy[other] > 0]
+        typical = float(np.median(sound)) if sound else 0.0
+        if typical < BUSY:
+            return
+        if busy[nic] < self.settings.at_ease * typical:
+            state.at_ease_since = min(state.at_ease_since, now)
+            state.windows_at_ease += 1
+        else:
+            state.at_ease_since, state.windows_at_ease = math.inf, 0
+
+    def _ease_up(self, now: float, state: _Nic) -> bool:
+        settings = self.settings
+        if state.health < settings.trial or state.health == 1.0 or now - state.changed_at < settings.dwell:
+            return False
+        if state.windows_at_ease < settings.windows_up or now - state.at_ease_since < settings.steady_up:
+            return False
+        return self._set(now, state, min(1.0, 2 * state.health))
 
     def _evidence(self, nic: Nic, window: Window, blamed: bool) -> float | None:
         """Returns what is left of the NIC by this window: of the worse direction if it is blamed, else of the better
@@ -152,6 +183,8 @@ class Monitor:
         bad = list(takewhile(lambda seen: seen < state.health, last))
         left = _rounded_down(float(np.percentile(bad, 10)))
         soon = now - state.changed_at < settings.dwell
+        if now - state.changed_at > settings.longest_silence / 10:
+            state.silence = 0.0  # another story than the last one
         if left >= state.health or (soon and left > state.health / 4):
             return False
         return self._set(now, state, left)
@@ -171,19 +204,24 @@ class Monitor:
         return self._set(now, state, left)
 
     def _try_again(self, now: float, state: _Nic) -> bool:
-        """A marked NIC of which nothing was heard for long is taken for a little better, so that plans use it."""
+        """A marked NIC of which nothing was heard for long is taken for better, so that plans use it more: one that is
+        left alone tells nothing, and one that has all it needs is never waited for.
+        """
         settings = self.settings
-        if state.health >= settings.trial:
+        if state.health == 1.0:
             return False
         state.silence = state.silence or settings.silence
-        if now - max(state.heard_at, state.changed_at) < state.silence:
+        weak = state.health < settings.trial
+        patience = state.silence if weak else state.silence * settings.silence_in_use
+        if now - max(state.heard_at, state.changed_at) < patience:
             return False
         state.silence = min(2 * state.silence, settings.longest_silence)
-        return self._set(now, state, settings.trial)
+        return self._set(now, state, settings.trial if weak else min(1.0, 2 * state.health))
 
     def _set(self, now: float, state: _Nic, health: float) -> bool:
         state.health, state.changed_at = health, now
         state.told.clear()
+        state.at_ease_since, state.windows_at_ease = math.inf, 0
         return True
 
     def _wanted_probes(self, now: float, window: Window) -> tuple[Flow, ...]:

@@ -23,10 +23,12 @@ Kind = Literal["unequal", "rerouted"]
 DROP_BELOW = 0.2
 # Unless the plan without it takes so much longer: less than that the tail of a weak NIC costs too (measured).
 _WORTH_A_WEAK_NIC = 0.12
+# A split in proportion keeps hosts more in step than one by the program; that is worth so much (measured).
+_WORTH_THE_PROGRAM = 0.01
 # Messages of this many bytes, or up to four times as much, which then go in pieces of what a slot holds.
 _CHUNK_BYTES = 128 << 10
-# Quotas of larger clusters follow from weights.
-_LARGEST_TABLE = 4096
+# Hosts * hosts * rails; quotas of larger clusters follow from weights.
+LARGEST_TABLE = 4096
 _FEWEST_CHUNKS = 64
 _MOST_CHUNKS = 512
 
@@ -98,8 +100,7 @@ def plan(
     """Returns the best plan for a health map (hosts x rails, 0 to 1).
 
     `chunks` is of the whole for AllReduce and Broadcast, else of a rank's block; see chunks_for. `root_hosts`: those
-    that a Broadcast must serve, all if not given. Of two hosts none gains by owning less, so that both kinds are then
-    the same. Raises NoWay where hosts are cut off from each other.
+    that a Broadcast must serve, all if not given. Raises NoWay where hosts are cut off from each other.
     """
     capacity = as_health(health)
     hosts, rails = capacity.shape
@@ -167,7 +168,7 @@ def _part(
     block = chunks * locals_ * (locals_ if collective == "AllToAll" else 1)
     shares = largest_remainder(split.shares, chunks) if owned else np.full(hosts, block)
     messages = _amounts(collective, shares, root)
-    if hosts * hosts * rails <= _LARGEST_TABLE:
+    if hosts * hosts * rails <= LARGEST_TABLE:
         weights = None
         counts = round_quotas(split.flows, messages, used)
     else:
@@ -187,16 +188,27 @@ def _split(
     Kept, since plans of several sizes are made for each map.
     """
     capacity = np.frombuffer(health, dtype=np.float64).reshape(shape)
-    make = _reroute if kind == "rerouted" or shape[0] == 2 else solve
-    whole = make(collective, capacity, root)
+    whole = _best(collective, capacity, root, kind)
     strong = without_weak(capacity)
     if (strong == capacity).all():
         return whole, capacity
     try:
-        split = make(collective, strong, root)
+        split = _best(collective, strong, root, kind)
     except NoWay:
         return whole, capacity
     return (split, strong) if split.time <= whole.time * (1 + _WORTH_A_WEAK_NIC) else (whole, capacity)
+
+
+def _best(collective: Collective, capacity: NDArray[np.float64], root: int, kind: Kind) -> Split:
+    """Returns the split of that kind; equal shares in proportion where unequal ones gain next to nothing."""
+    if kind == "rerouted":
+        return _reroute(collective, capacity, root)
+    split = solve(collective, capacity, root)
+    try:
+        plain = _reroute(collective, capacity, root)
+    except NoWay:
+        return split
+    return plain if plain.time <= split.time * (1 + _WORTH_THE_PROGRAM) else split
 
 
 def _reroute(collective: Collective, capacity: NDArray[np.float64], root: int) -> Split:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from theseus_py.healing.plan import Kind, chunks_for, plan, predicted_time
+from theseus_py.healing.plan import LARGEST_TABLE, Kind, chunks_for, plan, predicted_time
 from theseus_py.healing.solve import COLLECTIVES, Collective, NoWay, as_health
 
 Record = dict[str, Any]
@@ -151,6 +151,8 @@ def _schedules(
         return []
     made: list[_Made] = []
     for collective in COLLECTIVES:
+        if collective == "Broadcast" and cluster.hosts**2 * cluster.rails > LARGEST_TABLE:
+            continue  # a part for each root would be too long
         for low, below, size in size_classes():
             chunks = chunks_for(collective, size, cluster.ranks)
             try:

@@ -37,11 +37,11 @@ void expect_input(const Buffers& user, const Binding& staged) {
 }
 
 // Only the caller's elements of each output block come back.
-void expect_output(Buffers& user, const Binding& staged, Staging& staging) {
+void expect_output(Buffers& user, const Binding& staged, const Staging& staging, const std::vector<uint8_t>& memory) {
   auto* data = static_cast<int32_t*>(staged.output);
   const size_t blocks = user.output.size() / kCount;
   for (size_t i = 0; i < blocks * kPadded; ++i) data[i] = static_cast<int32_t>(100 + i);
-  staging.leave();
+  staging.leave(user.binding, kPadded, memory);
   for (size_t block = 0; block < blocks; ++block) {
     for (size_t i = 0; i < kCount; ++i) {
       EXPECT_EQ(user.output[block * kCount + i], static_cast<int32_t>(100 + block * kPadded + i));
@@ -53,13 +53,14 @@ TEST(Staging, KeepsBuffersApartWhereThePlanWantsThat) {
   for (const BufferShape& blocks : {BufferShape{1, 1}, BufferShape{3, 1}, BufferShape{1, 3}, BufferShape{3, 3}}) {
     Buffers user(blocks);
     Staging staging(blocks, 1, false);
-    const Binding staged = staging.enter(user.binding, kPadded);
+    std::vector<uint8_t> memory;
+    const Binding staged = staging.enter(user.binding, kPadded, memory);
     EXPECT_EQ(staged.count, kPadded);
     expect_input(user, staged);
     const auto* input = static_cast<const int32_t*>(staged.input);
     const auto* output = static_cast<const int32_t*>(staged.output);
     EXPECT_GE(output - input, static_cast<std::ptrdiff_t>(kPadded * static_cast<size_t>(blocks.input_blocks)));
-    expect_output(user, staged, staging);
+    expect_output(user, staged, staging, memory);
   }
 }
 
@@ -73,11 +74,12 @@ TEST(Staging, PutsOneIntoTheOtherForPlansThatWorkInPlace) {
   for (const Shape& shape : {Shape{{1, 1}, 0}, Shape{{1, 3}, -2 * padded}, Shape{{3, 1}, 2 * padded}}) {
     Buffers user(shape.blocks);
     Staging staging(shape.blocks, 2, true);
-    const Binding staged = staging.enter(user.binding, kPadded);
+    std::vector<uint8_t> memory;
+    const Binding staged = staging.enter(user.binding, kPadded, memory);
     expect_input(user, staged);
     EXPECT_EQ(static_cast<const int32_t*>(staged.output) - static_cast<const int32_t*>(staged.input),
               shape.output_behind_input);
-    expect_output(user, staged, staging);
+    expect_output(user, staged, staging, memory);
   }
 }
 
@@ -87,9 +89,10 @@ TEST(Staging, ServesRanksWithOneBuffer) {
     for (const bool in_place : {false, true}) {
       Buffers user(blocks);
       Staging staging(blocks, 0, in_place);
-      const Binding staged = staging.enter(user.binding, kPadded);
+      std::vector<uint8_t> memory;
+      const Binding staged = staging.enter(user.binding, kPadded, memory);
       expect_input(user, staged);
-      expect_output(user, staged, staging);
+      expect_output(user, staged, staging, memory);
     }
   }
 }
