@@ -12,6 +12,7 @@ import argparse
 import random
 import signal
 import sys
+import time
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -111,9 +112,12 @@ class Comparison:
 
     def _settle(self, variant: Variant, job: NicJob, collectives: list[str]) -> None:
         """Calls that do not count: what adapts, adapts to what it sees."""
-        for _ in range(variant.settles):
+        enough = time.monotonic() + variant.settle_seconds
+        rounds = 0
+        while rounds < variant.settles or (collectives and time.monotonic() < enough):
             for collective in collectives:
                 job.run(collective, self._given.bytes, None, self._limit(variant, collective))
+            rounds += 1
 
     def _plan(self, variant: Variant, job: NicJob, scenario: Scenario, collective: str) -> str | None:
         if not variant.plans or not scenario.caps:

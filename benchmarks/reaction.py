@@ -61,10 +61,10 @@ class Reactions:
         host, rail = self._draw.randrange(HOSTS), self._draw.randrange(RAILS)
         time.sleep(self._draw.uniform(1.0, 1.3))
         capped = time.monotonic_ns()
-        _core.set_nic_rate(f"host{host}", rail, RATE * 0.3)
+        _core.set_nic_rate(f"{self._job}-{host}", rail, RATE * 0.3)
         switched = self._wait("a cap", healed=True, seconds=20)
         event = self._event_since(capped)
-        _core.set_nic_rate(f"host{host}", rail, RATE)
+        _core.set_nic_rate(f"{self._job}-{host}", rail, RATE)
         self._wait("a recovery", healed=False, seconds=60)
         moments = [capped, event["detected"], event["planned"], event["in_log"], switched]
         parts = {name: (b - a) / 1e6 for name, a, b in zip(PARTS, moments[:-1], moments[1:], strict=True)}
@@ -121,7 +121,7 @@ def main() -> int:
         with contextlib.suppress(KeyboardInterrupt):
             spawn.spawn(
                 spawn.python_command("benchmarks.harness.reaction_rank", *arguments),
-                spawn.Layout(HOSTS, HOSTS, RAILS),
+                spawn.Layout(HOSTS, HOSTS, RAILS, f"{job}-"),
                 environment=environment,
                 on_report=lambda rank, report: reactions.reports.put(report),
                 timeout=60 + 12 * runs,

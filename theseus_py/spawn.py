@@ -41,6 +41,8 @@ class Layout:
     ranks: int
     hosts: int = 1
     rails: int = 1
+    # Of the hosts' names. Jobs that name virtual hosts alike share their paced NICs.
+    prefix: str = "host"
 
     def __post_init__(self) -> None:
         for name, value, top in (("ranks", self.ranks, 1024), ("hosts", self.hosts, 250), ("rails", self.rails, 16)):
@@ -104,7 +106,7 @@ def rank_environment(layout: Layout, rank: int, port: int) -> dict[str, str]:
         "MASTER_PORT": str(port),
     }
     if layout.hosts > 1:
-        variables["THESEUS_HOST"] = f"host{host}"
+        variables["THESEUS_HOST"] = f"{layout.prefix}{host}"
         variables["THESEUS_NICS"] = ",".join(f"127.0.{host + 1}.{rail + 1}" for rail in range(layout.rails))
     return variables
 

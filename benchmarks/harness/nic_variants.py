@@ -33,7 +33,9 @@ _OFF = {"THESEUS_AGENT": "off", "THESEUS_ADAPT": "off", "THESEUS_FIRST_AID": "0"
 
 @dataclass(frozen=True)
 class Variant:
-    """`missing()` says why it cannot be measured here, or None. `settles`: calls under new caps before any counts."""
+    """`missing()` says why it cannot be measured here, or None. `settles`: rounds of calls under new caps before any
+    counts, for at least `settle_seconds`: what adapts may need time rather than calls.
+    """
 
     name: str
     meaning: str
@@ -41,6 +43,7 @@ class Variant:
     environment: Mapping[str, str] = field(default_factory=dict)
     kind: str = "theseus"
     settles: int = 0
+    settle_seconds: float = 0.0
     plans: bool = False
 
     def start(self, shape: Shape, most_bytes: int, ranks_per_host: int) -> NicJob:
@@ -78,6 +81,7 @@ def known_variants() -> list[Variant]:
             lambda: _lacks("THESEUS_AGENT"),
             {"THESEUS_AGENT": agent_command(), "THESEUS_ADAPT": "on", "THESEUS_FIRST_AID": "1"},
             settles=3,
+            settle_seconds=3.0,
         ),
         Variant(GLOO, "torch.distributed's gloo, four pieces at once", _no_gloo, kind=GLOO),
     ]

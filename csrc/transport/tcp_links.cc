@@ -203,7 +203,7 @@ Status TcpLinks::Impl::write_all() {
     in_service_order(rail.senders, rail.next_sender, [this](TcpSendPort& port) {
       if (!port.busy()) return false;
       const uint64_t before = port.bytes_moved();
-      (void)port.progress();  // its state says more, once the other rails were looked at
+      (void)port.advance();  // its state says more, once the other rails were looked at
       check_way(port);
       note(port.state());
       return port.bytes_moved() != before;

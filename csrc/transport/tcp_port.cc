@@ -86,6 +86,10 @@ void TcpSendPort::commit(size_t bytes) {
 
 Status TcpSendPort::progress() {
   options_.tended->enter();
+  return advance();
+}
+
+Status TcpSendPort::advance() {
   if (connector_.has_value()) connect_some();
   if (writable()) write_some();
   return status_;

@@ -46,6 +46,8 @@ class TcpSendPort final : public SendPort {
     return handed_;
   }
   Status progress() override;
+  // The same for whoever holds the links already: their user, or the watch that borrowed them.
+  Status advance();
 
   const TcpRoute& route() const { return route_; }
   const Status& state() const { return status_; }

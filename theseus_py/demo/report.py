@@ -1,9 +1,9 @@
-"""Shows the demo's results: tables for the terminal, a picture, and JSON."""
+"""Shows what the demo's first half found: tables for the terminal, and a picture."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -12,6 +12,9 @@ from rich.text import Text
 
 from theseus_py.demo.results import OURS, REFERENCE, Results
 from theseus_py.perf.report import Row
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _TABLE_SIZES = {8, 64, 512, 4 << 10, 32 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20}
 
@@ -26,7 +29,8 @@ def size_text(size: int) -> str:
 
 def render(results: Results) -> RenderableType:
     """The tables and the verdict."""
-    return Group(_sweep_table(results), _training_table(results), _verdict(results))
+    trained = [_training_table(results)] if results.trainings else []
+    return Group(_sweep_table(results), *trained, _verdict(results))
 
 
 def _sweep_table(results: Results) -> Table:
@@ -77,26 +81,22 @@ def _verdict(results: Results) -> Text:
     faults = results.faults()
     if faults:
         return Text("\n".join(f"FAILED: {fault}" for fault in faults), style="bold red")
-    return Text(
-        f"OK: every AllReduce right; losses equal step for step within rounding "
-        f"(largest difference {results.loss_difference:.1e}); {results.seconds:.0f} s in all",
-        style="bold green",
+    trained = (
+        f"losses equal step for step within rounding (largest difference {results.loss_difference:.1e})"
+        if results.trainings
+        else "nothing was trained"
     )
-
-
-def write_json(results: Results, path: Path) -> None:
-    """All numbers, for other programs."""
-    path.write_text(json.dumps(results.to_dict(), indent=1) + "\n")
+    return Text(f"OK: every AllReduce right; {trained}; {results.seconds:.0f} s", style="bold green")
 
 
 def write_picture(results: Results, path: Path) -> None:
-    """A PNG of three panels: bandwidth over size, both losses, time per step. Needs matplotlib."""
+    """A PNG of bandwidth over size and, where something was trained, losses and time per step. Needs matplotlib."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(15, 4.5), layout="constrained")
     FigureCanvasAgg(figure)
-    bandwidth, loss, step = figure.subplots(1, 3)
+    bandwidth, *others = figure.subplots(1, 3 if results.trainings else 1, squeeze=False)[0]
     sizes = [row.size for row in results.rows]
     bandwidth.plot(sizes, [row.out_of_place.bus_gbps for row in results.rows], "o-", label="out of place", ms=4)
     bandwidth.plot(
@@ -104,6 +104,14 @@ def write_picture(results: Results, path: Path) -> None:
     )
     bandwidth.set(xscale="log", yscale="log", xlabel="size (bytes)", ylabel="bus bandwidth (GB/s)")
     bandwidth.set_title(f"AllReduce, {results.layout}", fontsize=10)
+    bandwidth.legend(fontsize=8)
+    bandwidth.grid(alpha=0.3)
+    if others:
+        _draw_trainings(others[0], others[1], results)
+    figure.savefig(path, dpi=110)
+
+
+def _draw_trainings(loss: Axes, step: Axes, results: Results) -> None:
     styles = {REFERENCE: {"lw": 4, "alpha": 0.35, "color": "C1"}, OURS: {"lw": 1.2, "color": "C0"}}
     for name, style in styles.items():
         training = results.trainings[name]
@@ -114,7 +122,6 @@ def write_picture(results: Results, path: Path) -> None:
     loss.set_title(f"Losses (largest difference {results.loss_difference:.1e})", fontsize=10)
     step.set(xlabel="step", ylabel="ms", ylim=(0, None))
     step.set_title("Time per training step", fontsize=10)
-    for axes in (bandwidth, loss, step):
+    for axes in (loss, step):
         axes.legend(fontsize=8)
         axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=110)

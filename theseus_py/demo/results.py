@@ -32,7 +32,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Results:
-    """Everything the demo measured."""
+    """What the demo's first half measured; `trainings` is empty where torch is missing."""
 
     layout: str
     rows: Sequence[Row]
@@ -47,7 +47,9 @@ class Results:
 
     @property
     def loss_difference(self) -> float:
-        """The largest difference between the two trainings' losses at the same step."""
+        """The largest difference between the two trainings' losses at the same step; 0 where nothing was trained."""
+        if not self.trainings:
+            return 0.0
         ours, reference = self.trainings[OURS].loss, self.trainings[REFERENCE].loss
         return max(abs(a - b) for a, b in zip(ours, reference, strict=True))
 
@@ -56,6 +58,8 @@ class Results:
         found = []
         if self.wrong:
             found.append(f"{self.wrong} elements of the AllReduce sweep were wrong")
+        if not self.trainings:
+            return found
         # Not "greater than": a loss that is not a number must not pass.
         if not self.loss_difference <= LOSS_TOLERANCE:
             found.append(

@@ -39,12 +39,12 @@ def plan(quick: bool) -> Plan:
     return Plan((small, large), steps=120)
 
 
-def run(quick: bool, update: Update) -> Results:
-    """Everything the demo shows. Raises RankFailed, which names the rank and the reason."""
+def run(quick: bool, update: Update, *, with_torch: bool = True) -> Results:
+    """Sweep and, with torch, both trainings. Raises RankFailed, which names the rank and the reason."""
     begin = time.monotonic()
     what = plan(quick)
     rows = _sweep(what.sweeps, update)
-    trainings = _train(what.steps, update)
+    trainings = _train(what.steps, update) if with_torch else {}
     return Results(LAYOUT.describe(), rows, trainings, time.monotonic() - begin, _environment())
 
 
