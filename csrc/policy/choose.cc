@@ -142,10 +142,11 @@ Work hierarchical_work(const RequestShape& request, const Shape& s, double halve
   return w;
 }
 
-// As hierarchical, but round a ring instead of straight across: never rated below it.
+// As hierarchical, but round a ring instead of straight across: more steps, and each host hears of one only.
 Work hm_work(const RequestShape& request, const Shape& s, double halves) {
   Work w = hierarchical_work(request, s, halves);
   w.net_steps = halves * (s.hosts - 1);
+  w.senders = 1;
   return w;
 }
 

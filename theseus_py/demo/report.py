@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -112,7 +112,10 @@ def write_picture(results: Results, path: Path) -> None:
 
 
 def _draw_trainings(loss: Axes, step: Axes, results: Results) -> None:
-    styles = {REFERENCE: {"lw": 4, "alpha": 0.35, "color": "C1"}, OURS: {"lw": 1.2, "color": "C0"}}
+    styles: dict[str, dict[str, Any]] = {
+        REFERENCE: {"lw": 4, "alpha": 0.35, "color": "C1"},
+        OURS: {"lw": 1.2, "color": "C0"},
+    }
     for name, style in styles.items():
         training = results.trainings[name]
         loss.plot(range(1, len(training.loss) + 1), training.loss, label=name, **style)

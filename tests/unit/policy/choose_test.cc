@@ -49,7 +49,7 @@ TEST(Choose, SeveralHostsUseAllRailsForLargeMessages) {
       for (const int rail : load) EXPECT_EQ(rail, load[0]) << choice.algorithm << " " << name_of(collective);
     }
   }
-  EXPECT_EQ(chosen(Collective::AllReduce, 64 * kMiB, uniform_hosts(4, 4, 4)), "hierarchical");
+  EXPECT_EQ(chosen(Collective::AllReduce, 64 * kMiB, uniform_hosts(4, 4, 4)), "hm");
 }
 
 // One sender a NIC keeps it busy; with several, those that a reduction waits for fall behind, and rails idle.

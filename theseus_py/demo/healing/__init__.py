@@ -1,1 +1,1 @@
-"""The demo's second half: a training run on virtual hosts, one of whose NICs gets slow, and how the job heals itself."""
+"""The demo's second half: a training run one of whose NICs gets slow, and how the job heals itself."""

@@ -68,10 +68,10 @@ def network_floor() -> float:
 def setup_text() -> str:
     """What runs, and what about it is not real."""
     return (
-        f"{LAYOUT.hosts} virtual hosts with one rank and {LAYOUT.rails} NICs of {8 * RATE / 1e6:.0f} Mbit/s each, paced "
-        f"on this machine's loopback. Each iteration: a real forward and backward pass in NumPy, a sleep up to "
-        f"{COMPUTE_SECONDS * 1e3:.0f} ms that stands for a GPU's work, then an all-reduce of {GRADIENT_BYTES / 2**20:.0f} "
-        "MB of gradients. The training loop holds no word about NICs or healing."
+        f"{LAYOUT.hosts} virtual hosts with one rank and {LAYOUT.rails} NICs of {8 * RATE / 1e6:.0f} Mbit/s each, "
+        "paced on this machine's loopback. Each iteration: a real forward and backward pass in NumPy, a sleep up to "
+        f"{COMPUTE_SECONDS * 1e3:.0f} ms that stands for a GPU's work, then an all-reduce of "
+        f"{GRADIENT_BYTES / 2**20:.0f} MB of gradients. The training loop holds no word about NICs or healing."
     )
 
 
@@ -109,8 +109,8 @@ def _verdict(outcome: Outcome) -> Text:
         return Text("\n".join(f"FAILED: {fault}" for fault in faults), style="bold red")
     losses = outcome.story.losses
     return Text(
-        f"OK: the job healed itself. Loss {losses[0]:.4f} to {losses[-1]:.4f}; every loss and every weight are, bit for "
-        f"bit, those of the same {len(losses)} steps on one host with nothing slow",
+        f"OK: the job healed itself. Loss {losses[0]:.4f} to {losses[-1]:.4f}; all losses and weights are, bit for bit, "
+        f"those of the same {len(losses)} steps on one host with nothing slow",
         style="bold green",
     )
 
@@ -161,9 +161,10 @@ def write_picture(outcome: Outcome, path: Path) -> None:
     grid = figure.add_gridspec(2, 3, height_ratios=(1.1, 1))
     whole = figure.add_subplot(grid[0, :])
     _draw_iterations(whole, outcome)
+    whole.legend(fontsize=8)
     whole.set_title(
-        f"Iterations of a training run on {LAYOUT.hosts} hosts x {LAYOUT.rails} NICs; NIC {NIC[1]} of host{NIC[0]} gets "
-        f"{FRACTION:.0%} of its speed in the shaded time, and nobody tells the job",
+        f"Iterations of a training run on {LAYOUT.hosts} hosts x {LAYOUT.rails} NICs; NIC {NIC[1]} of host{NIC[0]} "
+        f"gets {FRACTION:.0%} of its speed in the shaded time, and nobody tells the job",
         fontsize=11,
     )
     near = figure.add_subplot(grid[1, 0])
@@ -186,7 +187,6 @@ def _draw_iterations(axes: Axes, outcome: Outcome) -> None:
         end = story.times.get("restored", story.steps[0][-1].end)
         axes.axvspan(story.times["capped"] - start, end - start, color="C3", alpha=0.1)
     axes.set(xlabel="seconds", ylabel="ms (small dots: all-reduce alone)", ylim=(0, None))
-    axes.legend(fontsize=8)
     axes.grid(alpha=0.3)
 
 
@@ -203,7 +203,6 @@ def _draw_events(axes: Axes, outcome: Outcome) -> None:
     for number, event in enumerate(sorted(near, key=lambda each: each.at)):
         axes.axvline(event.at - start, color="0.3", lw=0.8, ls=":")
         axes.text(event.at - start, top * (0.95 - 0.07 * number), f" {event.name}", fontsize=8)
-    axes.get_legend().remove()
 
 
 def _draw_slowdowns(axes: Axes, outcome: Outcome) -> None:

@@ -1,4 +1,4 @@
-"""Shows the run while it goes on: iterations, schedule and NICs on a terminal; events and a line now and then elsewhere."""
+"""Shows the run while it goes on: live on a terminal; elsewhere its events, and a line now and then."""
 
 from __future__ import annotations
 

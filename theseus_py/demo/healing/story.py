@@ -122,8 +122,8 @@ class Story:
             self.note(
                 "first aid",
                 at,
-                "First aid: messages that wait for the slow NIC go out on other NICs of the same host. Beneath the plan, "
-                "asking nobody; it keeps the job going until there is a better plan.",
+                "Messages that wait for the slow NIC go out on other NICs of the same host. This is beneath the plan and "
+                "asks nobody; it keeps the job going until there is a better plan.",
             )
 
     def take_record(self, at: float, record: Mapping[str, Any]) -> None:
