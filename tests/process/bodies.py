@@ -330,14 +330,14 @@ def plans_of_seed(rank: int, ranks: int, plans: list[list[str]], counts: list[in
     say("done")
 
 
-def follow_context(rank: int, ranks: int, seed: int, requests: int) -> None:
+def follow_context(rank: int, ranks: int, seed: int, requests: int, until_told: bool = False) -> None:
     """Random collectives, the same on all ranks, on integers, checked each; on until the log's end is installed."""
     draw = np.random.default_rng(seed)
     communicator = join(rank, ranks)
     for _ in range(requests):
         _one_exact_call(communicator, draw)
     say("ran")
-    end = hear()["position"]
+    end = _run_until_told(communicator, draw) if until_told else hear()["position"]
     while (communicator.context_state() or {})["installed"] < end:
         _one_exact_call(communicator, draw)
         time.sleep(0.001)
@@ -346,6 +346,18 @@ def follow_context(rank: int, ranks: int, seed: int, requests: int) -> None:
     state = communicator.context_state()
     communicator.destroy()
     say("done", state=state)
+
+
+def _run_until_told(communicator: Communicator, draw: np.random.Generator) -> int:
+    """Goes on until the test has said where the log ends, on rank 0's word, so that all ranks stop together."""
+    heard: list[int] = []
+    threading.Thread(target=lambda: heard.append(hear()["position"]), daemon=True).start()
+    end = np.zeros(1, np.int64)
+    while end[0] == 0:
+        _one_exact_call(communicator, draw)
+        end[0] = heard[0] if heard else 0
+        communicator.broadcast(end, 0)
+    return int(end[0])
 
 
 def _one_exact_call(communicator: Communicator, draw: np.random.Generator) -> None:
