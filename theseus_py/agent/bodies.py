@@ -77,7 +77,7 @@ class Bodies:
         self._wanted.clear()
 
     async def _fetch(self, body_hash: int, size: int) -> None:
-        while not self.has(body_hash):
+        while not self.has(body_hash) and body_hash in self._wanted:
             for host in self._channel.connected:
                 body = await self._fetch_from(host, body_hash, size)
                 if body is None:
@@ -92,7 +92,7 @@ class Bodies:
 
     async def _fetch_from(self, host: str, body_hash: int, size: int) -> bytes | None:
         body = bytearray()
-        while len(body) < size:
+        while len(body) < size and body_hash in self._wanted:
             request = next(self._requests)
             answer = self._answers[request] = asyncio.get_running_loop().create_future()
             try:
@@ -106,7 +106,7 @@ class Bodies:
             if total != size or not piece or len(body) + len(piece) > size:
                 return None
             body += piece
-        return bytes(body)
+        return bytes(body) if len(body) == size else None
 
     def on_fetch(self, host: str, payload: bytes) -> None:
         """Answers a FETCH. struct.error: it was none."""

@@ -36,7 +36,7 @@ _HELLO = struct.Struct("<8sI32s")
 _HEAD = struct.Struct("<IB")
 _TAG = 16
 _PING_SECONDS = 0.5
-_DEAD_SECONDS = 2.0
+_DEAD_SECONDS = 3.0
 _HANDSHAKE_SECONDS = 3.0
 _CONNECT_SECONDS = 1.0
 _RETRY_SECONDS = 0.25
@@ -175,12 +175,13 @@ class Channel:
     async def leave(self) -> None:
         """Ends all connections; join() may follow."""
         self._key, self._members = None, frozenset()
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
         for host in list(self._links):
             self._drop(self._links[host])
+        # More than once where need be: before Python 3.12, wait_for() can swallow a cancellation.
+        while self._tasks:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.wait(self._tasks, timeout=_RETRY_SECONDS)
 
     async def close(self) -> None:
         await self.leave()
@@ -214,7 +215,7 @@ class Channel:
 
     async def _keep(self, host: str, address: Address) -> None:
         attempt = random.randrange(len(address.addresses))
-        while True:
+        while self._key is not None:
             ip = address.addresses[attempt % len(address.addresses)]
             attempt += 1
             with contextlib.suppress(OSError, TimeoutError, asyncio.TimeoutError, EOFError, _Refused):

@@ -2,6 +2,11 @@
 
 Written by write(), not through a mapping: a full disk is an OSError, and no signal. What was acknowledged survives the
 end of the process; what was half written when it was killed was not acknowledged, and is cut off.
+
+pysyncobj cuts off whatever stands behind the entries that a leader's message is about, and appends those again, even
+where they are the same. In between a follower would forget entries that were counted as its own, and vote for somebody
+who lacks them. So what is cut off is only set aside: entries that come again take their place again, another one in
+their place drops them for good, and `settle` puts back what nobody contradicted.
 """
 
 from __future__ import annotations
@@ -29,6 +34,7 @@ class FileJournal:
         self._file = os.open(folder / "journal", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._entries: list[Entry] = []
         self._ends: list[int] = []  # of each entry in the file
+        self._aside: list[Entry] = []  # behind the entries, in the file, too
         self._load()
         meta = self._load_meta()
         self._term: int = meta.get("term", 0)
@@ -73,6 +79,12 @@ class FileJournal:
     def add(self, command: bytes, idx: int, term: int) -> None:
         """Appends an entry. OSError: no room; the journal is as before."""
         command = bytes(command)
+        if self._aside:
+            if self._aside[0] == (command, idx, term):
+                self._take_back(1)
+                return
+            self._aside.clear()
+            os.ftruncate(self._file, self._end())
         body = struct.pack("<QQ", idx, term) + command
         record = struct.pack("<II", len(command), zlib.crc32(body)) + body
         offset = self._end()
@@ -87,13 +99,26 @@ class FileJournal:
         self._ends.append(offset + len(record))
 
     def clear(self) -> None:
-        self.deleteEntriesFrom(0)
+        self._entries.clear()
+        self._ends.clear()
+        self._aside.clear()
+        os.ftruncate(self._file, 0)
 
     def deleteEntriesFrom(self, entryFrom: int) -> None:
-        """Cuts off entries from a place in the list on."""
+        """Sets entries aside from a place in the list on."""
+        self._aside = self._entries[entryFrom:] + self._aside
         del self._entries[entryFrom:]
         del self._ends[entryFrom:]
-        os.ftruncate(self._file, self._end())
+
+    def settle(self) -> None:
+        """Puts back what was set aside and not contradicted. After each message."""
+        self._take_back(len(self._aside))
+
+    def _take_back(self, count: int) -> None:
+        for entry in self._aside[:count]:
+            self._ends.append(self._end() + _HEADER.size + len(entry[0]))
+            self._entries.append(entry)
+        del self._aside[:count]
 
     def deleteEntriesTo(self, entryTo: int) -> None:
         """Would drop the oldest entries; a job's log is never compacted."""

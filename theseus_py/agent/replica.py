@@ -37,9 +37,12 @@ RETRY_REASONS = {
 # Batches of 30 ms: proposals take 31 ms at the leader, 62 ms from elsewhere. Without batches pysyncobj 0.3.17 now and
 # then cuts off entries that were applied.
 _PERIOD = 0.030
-_SHORTEST_TIMEOUT, _LONGEST_TIMEOUT = 0.30, 0.60  # more than a busy machine keeps an agent from running
-_FALLBACK = 1.5
+# More than a busy machine keeps an agent from running: with 0.3 to 0.6 s, five agents and a load of 10 on two cores had
+# an election a second.
+_SHORTEST_TIMEOUT, _LONGEST_TIMEOUT = 1.0, 2.0
+_FALLBACK = 3.0
 _FOR_EVER = 10.0**9
+_ACKNOWLEDGEMENT = "next_node_idx"
 
 
 def voters_of(hosts: Sequence[str]) -> list[str]:
@@ -62,8 +65,11 @@ class _ChannelTransport(Transport):  # type: ignore[misc]
         self._send = send
         self._voters = {host: Node(host) for host in voters}
         self._followers: dict[str, Node] = {}
+        self.term: Callable[[], int] = lambda: 0
 
     def send(self, node: Node, message: Any) -> bool:
+        if message["type"] == _ACKNOWLEDGEMENT:
+            message = {**message, "term": self.term()}
         return self._send(node.id, pickle.dumps(message, protocol=4))
 
     def connected(self, host: str) -> None:
@@ -81,8 +87,11 @@ class _ChannelTransport(Transport):  # type: ignore[misc]
 
     def received(self, host: str, payload: bytes) -> None:
         node = self._voters.get(host) or self._followers.get(host)
-        if node is not None:
-            self._onMessageReceived(node, _PlainUnpickler(io.BytesIO(payload)).load())
+        message = _PlainUnpickler(io.BytesIO(payload)).load()
+        # pysyncobj believes what a follower acknowledged to an earlier leader, of a log that may have changed since.
+        late = message["type"] == _ACKNOWLEDGEMENT and message["term"] != self.term()
+        if node is not None and not late:
+            self._onMessageReceived(node, message)
 
 
 class _Machine(SyncObj):  # type: ignore[misc]
@@ -113,7 +122,6 @@ class Replica:
         `send(host, bytes)` says whether the message went off. OSError: no room.
         """
         self._transport = _ChannelTransport(send, voters)
-        self._folder = folder
         settings = SyncObjConf(
             autoTick=False,
             appendEntriesUseBatch=True,
@@ -131,9 +139,11 @@ class Replica:
         )
         own = Node(host) if host in voters else None
         others = [Node(each) for each in voters if each != host]
+        self._journal = FileJournal(folder)
         self._machine = _with_journal(
-            lambda: _Machine(apply, own, others, conf=settings, transport=self._transport), folder
+            lambda: _Machine(apply, own, others, conf=settings, transport=self._transport), self._journal
         )
+        self._transport.term = lambda: self.term
         self.tick_seconds = _PERIOD if not others else _PERIOD / 2
 
     def tick(self) -> None:
@@ -157,7 +167,10 @@ class Replica:
 
     def received(self, host: str, payload: bytes) -> None:
         """Takes a message. pickle.UnpicklingError, KeyError...: it was none; OSError: no room for the journal."""
-        self._transport.received(host, payload)
+        try:
+            self._transport.received(host, payload)
+        finally:
+            self._journal.settle()
 
     @property
     def is_leader(self) -> bool:
@@ -186,11 +199,11 @@ class Replica:
         self._machine.destroy()
 
 
-def _with_journal(make: Callable[[], _Machine], folder: Path) -> _Machine:
+def _with_journal(make: Callable[[], _Machine], journal: FileJournal) -> _Machine:
     """Returns what `make` makes, with our journal in it: pysyncobj has no other way to be given one."""
     module = pysyncobj.syncobj
     original = module.createJournal
-    module.createJournal = lambda _: FileJournal(folder)
+    module.createJournal = lambda _: journal
     try:
         return make()
     finally:

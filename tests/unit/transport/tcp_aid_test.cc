@@ -106,6 +106,9 @@ std::vector<uint8_t> contents(uint64_t stream, uint64_t index) {
 
 class AidWorld {
  public:
+  // Returns when so many messages have been received.
+  using Await = std::function<void(uint64_t count)>;
+
   explicit AidWorld(int rails, int channels, const char* rate = "200Mbit") : rails_(rails), channels_(channels) {
     setenv("THESEUS_HOST", ("aid-test-" + random_id().to_string()).c_str(), 1);
     setenv("THESEUS_NIC_RATE", rate, 1);
@@ -122,16 +125,20 @@ class AidWorld {
     reload_settings();
   }
 
-  // Both ranks send `messages` on every connection, and check what they get. `disturb` runs beside it with the number
-  // of messages received so far.
-  void exchange(uint64_t messages, const std::function<void(const std::atomic<uint64_t>&)>& disturb) {
+  // Both ranks send `messages` on every connection, and check what they get. `disturb` runs beside it.
+  void exchange(uint64_t messages, const std::function<void(const Await&)>& disturb) {
     std::atomic<uint64_t> received{0};
     std::string problem[2];
     std::vector<std::thread> threads;
     for (int rank = 0; rank < 2; ++rank) {
-      threads.emplace_back([&, rank] { problem[rank] = run(rank, messages, received); });
+      threads.emplace_back([&, rank] {
+        problem[rank] = run(rank, messages, received);
+        if (!problem[rank].empty()) failed_ = true;
+      });
     }
-    disturb(received);
+    disturb([&](uint64_t count) {
+      while (received < count && !failed_) std::this_thread::yield();  // the runner's own timeout fails this test
+    });
     for (std::thread& thread : threads) thread.join();
     EXPECT_EQ(problem[0], "");
     EXPECT_EQ(problem[1], "");
@@ -186,6 +193,7 @@ class AidWorld {
         }
       }
       if (const Status status = links.progress(); !status.ok()) return status.message();
+      if (failed_) return "the other rank failed";
       if (!moved) links.wait(1'000'000);
     }
     return links.flush(Deadline::after(60)).message();
@@ -194,13 +202,10 @@ class AidWorld {
   const int rails_;
   const int channels_;
   uint64_t first_ = 0;
+  std::atomic<bool> failed_{false};
   std::unique_ptr<testing::TcpWorld> world_;
   Pacing* pacing_ = nullptr;
 };
-
-void await_messages(const std::atomic<uint64_t>& received, uint64_t count) {
-  while (received < count) std::this_thread::yield();  // the runner's own timeout is what fails this test
-}
 
 uint64_t rescued_on(int rail) {
   return flow_counters("host0", rail).rescued_messages + flow_counters("host1", rail).rescued_messages;
@@ -211,39 +216,39 @@ uint64_t rescued_on(int rail) {
 TEST(TcpAid, GoesRoundADeadNic) {
   AidWorld world(4, 1);
   const uint64_t before = rescued_on(2);
-  world.exchange(60, [&](const std::atomic<uint64_t>& received) {
-    await_messages(received, 40);
+  world.exchange(60, [&](const AidWorld::Await& await) {
+    await(40);
     world.pacing().set_rate(2, 1);
   });
   EXPECT_GT(rescued_on(2), before);
-  world.exchange(60, [](const std::atomic<uint64_t>&) {});
+  world.exchange(60, [](const AidWorld::Await&) {});
 }
 
 // The same where the peer's end of the rail is dead: this NIC takes no more than its socket holds.
 TEST(TcpAid, GoesRoundADeadNicOfThePeer) {
   AidWorld world(3, 2);
-  world.exchange(40, [&](const std::atomic<uint64_t>& received) {
-    await_messages(received, 40);
+  world.exchange(40, [&](const AidWorld::Await& await) {
+    await(40);
     world.pacing().set_rate(0, 1, Direction::Ingress);
   });
-  world.exchange(40, [](const std::atomic<uint64_t>&) {});
+  world.exchange(40, [](const AidWorld::Await&) {});
 }
 
 // A NIC at a tenth of its speed carries less; when it is whole again it carries its own messages once more.
 TEST(TcpAid, TrustsAMendedNicAgain) {
   AidWorld world(3, 1);
-  world.exchange(60, [&](const std::atomic<uint64_t>& received) {
-    await_messages(received, 20);
+  world.exchange(60, [&](const AidWorld::Await& await) {
+    await(20);
     world.pacing().set_rate(1, kRate / 10);
   });
   world.pacing().set_rate(1, kRate);
   FlowCounters& there = flow_counters("host1", 1);
   for (uint64_t avoided = 1; avoided != 0;) {  // the runner's own timeout is what fails this test
-    world.exchange(40, [](const std::atomic<uint64_t>&) {});
+    world.exchange(40, [](const AidWorld::Await&) {});
     avoided = there.suspect + flow_counters("host0", 1).suspect;
   }
   const uint64_t bytes = there.bytes;
-  world.exchange(40, [](const std::atomic<uint64_t>&) {});
+  world.exchange(40, [](const AidWorld::Await&) {});
   EXPECT_GT(there.bytes, bytes);
 }
 
@@ -271,17 +276,17 @@ int break_connections(int rail) {
 // Connections of one rail that break are no failure while another rail lives.
 TEST(TcpAid, SurvivesBrokenConnections) {
   AidWorld world(3, 1);
-  world.exchange(80, [&](const std::atomic<uint64_t>& received) {
-    await_messages(received, 60);
+  world.exchange(80, [&](const AidWorld::Await& await) {
+    await(60);
     EXPECT_GT(break_connections(1), 0);
   });
-  world.exchange(40, [](const std::atomic<uint64_t>&) {});
+  world.exchange(40, [](const AidWorld::Await&) {});
 }
 
 // With the last rail the peer is lost, and named.
 TEST(TcpAid, FailsWithTheLastRail) {
   AidWorld world(2, 1);
-  world.exchange(10, [](const std::atomic<uint64_t>&) {});
+  world.exchange(10, [](const AidWorld::Await&) {});
   EXPECT_GT(break_connections(0), 0);
   EXPECT_GT(break_connections(1), 0);
   SendPort* send = *world.world().links[0]->send_port(1, 0, 0);
@@ -297,7 +302,7 @@ TEST(TcpAid, FailsWithTheLastRail) {
 // A peer that is gone is one whose every connection ends: who waits for it is told.
 TEST(TcpAid, ToldOfAPeerThatIsGone) {
   AidWorld world(3, 1);
-  world.exchange(10, [](const std::atomic<uint64_t>&) {});
+  world.exchange(10, [](const AidWorld::Await&) {});
   world.world().links[0].reset();
   RecvPort* recv = *world.world().links[1]->recv_port(0, 1, 0);
   const Status failure = testing::await_failure(*world.world().links[1], *recv);
@@ -315,9 +320,9 @@ TEST_P(TcpAidProperty, LosesNothing) {
   const int spared = static_cast<int>(random() % static_cast<uint64_t>(rails));
   for (int round = 0; round < 3; ++round) {
     const uint64_t messages = 10 + random() % 40;
-    world.exchange(messages, [&](const std::atomic<uint64_t>& received) {
+    world.exchange(messages, [&](const AidWorld::Await& await) {
       for (uint64_t at = 0; at < messages; at += 1 + random() % 20) {
-        await_messages(received, at);
+        await(at);
         const int rail = static_cast<int>(random() % static_cast<uint64_t>(rails));
         if (rail == spared) continue;
         const uint64_t rates[] = {1, kRate / 10, kRate / 2, kRate};
@@ -338,7 +343,7 @@ INSTANTIATE_TEST_SUITE_P(Seeds, TcpAidProperty, ::testing::Range<uint64_t>(1, 13
 // have none.
 TEST(TcpAid, NothingIsBackloggedWhenAllIsDone) {
   AidWorld world(3, 1);
-  world.exchange(30, [](const std::atomic<uint64_t>&) {});
+  world.exchange(30, [](const AidWorld::Await&) {});
   for (int rail = 0; rail < 3; ++rail) {
     for (const char* host : {"host0", "host1"}) {
       FlowCounters& flow = flow_counters(host, rail);
