@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from theseus_py import _core
-from theseus_py.communicator import Collective, SupportsPlanBytes, Work
+from theseus_py.communicator import SupportsPlanBytes, Work
+from theseus_py.dtypes import Collective
 
 __all__ = ["new_attr", "new_sched", "remove_sched", "set_exo", "sync"]
 
