@@ -255,7 +255,7 @@ class Communicator:
         return Explanation(found["chosen"], found["reason"], tuple(Candidate(*each) for each in found["candidates"]))
 
     def context_state(self) -> dict[str, int] | None:
-        """How far this rank is with the job's context: ``installed`` (position agreed on), ``epoch``, ``agreements``, ...
+        """How far this rank is with the job's context: ``installed`` (position agreed on), ``epoch``, and so on.
 
         None where schedules do not change on this communicator (THESEUS_ADAPT=off, no agent, or one rank).
         """
