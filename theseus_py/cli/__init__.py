@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import typer
 
-from theseus_py.cli import agent, attr, demo, env, explain, info, perf, run, sched, status, testbed
+from theseus_py.cli import agent, attr, demo, env, explain, info, perf, run, sched, status, testbed, top
 from theseus_py.cli.console import Failure, complain
 
 app = typer.Typer(
@@ -18,7 +18,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, perf, run, sched, attr, status, agent, testbed, info, env, explain):
+for command in (demo, perf, run, sched, attr, status, top, agent, testbed, info, env, explain):
     command.register(app)
 
 
