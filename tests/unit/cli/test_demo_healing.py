@@ -118,6 +118,16 @@ def test_what_other_nics_do_is_no_detection() -> None:
     assert not story.all_switched
 
 
+def test_a_nic_that_was_marked_before_counts_as_found() -> None:
+    """On a busy machine agents may have marked the very NIC already: nobody waits for a mark that never comes."""
+    story = Story(LAYOUT.ranks, NIC, LAYOUT.rails)
+    take(story, step(0, 0.0))
+    story.take_record(0.5, update("nic_health", SLOW, 0.5))
+    story.capped(1.0, FRACTION)
+    take(story, step(1, 1.0, "heal.1.AllReduce.262144"))
+    assert story.all_switched
+
+
 def test_one_rank_on_another_schedule_is_a_fault() -> None:
     """All ranks have to switch."""
     story = Story(LAYOUT.ranks, NIC, LAYOUT.rails)

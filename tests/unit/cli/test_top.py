@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 from rich.console import Console
@@ -23,7 +24,7 @@ STATUS: dict[str, Any] = {
 
 
 def shown(status: dict[str, Any], rates: Rates) -> str:
-    console = Console(width=120, record=True, file=open("/dev/null", "w"))
+    console = Console(width=120, record=True, file=io.StringIO())
     console.print(picture(status, rates))
     return console.export_text()
 

@@ -237,6 +237,14 @@ class TreeProperty : public ::testing::TestWithParam<uint64_t> {
     take(std::move(lease), trail_request_, trail_pins_);
   }
 
+  // As good as recalling it and letting go at once.
+  void touch() {
+    if (!tree_.touch(trail_)) return;
+    ++touched_;
+    ASSERT_EQ(trail_request_.schedule, plain_.find(Layer::Range, trail_request_)->tag);
+    plain_.touch(trail_request_);
+  }
+
   void release() {
     if (held_.empty()) return;
     const auto at = held_.begin() + static_cast<std::ptrdiff_t>(draw(held_.size()));
@@ -269,8 +277,8 @@ class TreeProperty : public ::testing::TestWithParam<uint64_t> {
       case 4:
       case 5: release(); break;
       case 6:
-      case 7:
-      case 8: recall(); break;
+      case 7: recall(); break;
+      case 8: touch(); break;
       default: walk();
     }
     for (const Held& held : held_) expect_whole(held.lease, held.request);
@@ -292,6 +300,7 @@ class TreeProperty : public ::testing::TestWithParam<uint64_t> {
   ResourceRequest trail_request_;
   PlainCache::Held trail_pins_;
   int recalled_ = 0;
+  int touched_ = 0;
 };
 
 // Every request gets parts made for its schedule, buffer and range, and keeps them to its end; what each walk does,
@@ -299,6 +308,7 @@ class TreeProperty : public ::testing::TestWithParam<uint64_t> {
 TEST_P(TreeProperty, DoesWhatAPlainCacheDoes) {
   for (int i = 0; i < 3000 && !HasFatalFailure() && !HasNonfatalFailure(); ++i) step();
   EXPECT_GT(recalled_, 0);
+  EXPECT_GT(touched_, 0);
   for (size_t visit = 0; visit < kVisits; ++visit) {
     uint64_t times = 0;
     for (const LayerStatistics& layer : tree_.statistics().layers) times += layer.visits[visit];

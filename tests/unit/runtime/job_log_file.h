@@ -1,0 +1,86 @@
+// One job log for all tests of this process, and requests that run until what is in it is installed.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/shared_log.h"
+#include "rank_threads.h"
+#include "runtime/impl.h"
+
+namespace theseus::testing {
+
+// The library reads its settings once, so one log serves all tests of this process.
+class JobLogFile {
+ public:
+  static JobLogFile& instance() {
+    static JobLogFile& file = *new JobLogFile;
+    return file;
+  }
+  void append(const Record& record) {
+    Status status = writer_->append(writer_->count(), encode(record));
+    ASSERT_TRUE(status.ok()) << status.message();
+  }
+  uint64_t count() const { return writer_->count(); }
+
+ private:
+  JobLogFile() {
+    char folder[] = "/tmp/theseus-test-XXXXXX";
+    if (mkdtemp(folder) == nullptr) abort();
+    const std::string path = std::string(folder) + "/log";
+    setenv("THESEUS_JOB_LOG", path.c_str(), 1);
+    setenv("THESEUS_ADAPT", "on", 1);
+    Result<std::unique_ptr<SharedLogWriter>> opened = SharedLogWriter::open(path, 4711);
+    if (!opened.ok()) abort();
+    writer_ = std::move(*opened);
+    std::atexit([] { std::filesystem::remove_all(std::filesystem::path(getenv("THESEUS_JOB_LOG")).parent_path()); });
+  }
+  std::unique_ptr<SharedLogWriter> writer_;
+};
+
+inline const bool ready_before_settings_are_read = (JobLogFile::instance(), true);
+
+inline ScheduleDefinition schedule(const std::string& name, const std::string& algorithm, const std::string& usable) {
+  ScheduleDefinition definition;
+  definition.name = name;
+  definition.algorithm = algorithm;
+  definition.usable = usable;
+  return definition;
+}
+
+// One AllReduce; returns the name of the schedule that it was to run, "" for a built-in choice.
+inline std::string all_reduce(Communicator& communicator, size_t count) {
+  std::vector<int64_t> data(count, communicator.rank() + 1);
+  CollectiveCall call;
+  call.send = call.recv = data.data();
+  call.count = count;
+  call.type = DataType::Int64;
+  EXPECT_OK(communicator.submit(call));
+  EXPECT_EQ(data, std::vector<int64_t>(count, sum_up_to(communicator.ranks())));
+  return communicator.explain(Collective::AllReduce, count, DataType::Int64, 0).chosen;
+}
+
+// Runs requests on all ranks until the log's end is installed; returns per rank what each request was to run.
+inline std::vector<std::vector<std::string>> run_until_installed(Ranks& ranks, size_t count) {
+  std::vector<std::vector<std::string>> chosen(static_cast<size_t>(ranks.size()));
+  const uint64_t end = JobLogFile::instance().count();
+  ranks.run([&](Communicator& communicator) {
+    // Installed positions are equal on all ranks between two requests, so all leave this loop together.
+    while (communicator.context_state()->installed < end) {
+      chosen[static_cast<size_t>(communicator.rank())].push_back(all_reduce(communicator, count));
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+    }
+    for (int i = 0; i < 3; ++i) {
+      chosen[static_cast<size_t>(communicator.rank())].push_back(all_reduce(communicator, count));
+    }
+  });
+  return chosen;
+}
+
+}  // namespace theseus::testing
