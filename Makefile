@@ -33,7 +33,7 @@ space := $(subst ,, )
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.demo build  ## set up, then run real collectives and a real training run
+demo: $(VENV)/.demo build  ## set up, then watch collectives, training, and a job that heals itself
 	@$(BIN)/theseus demo
 
 # The closing line is pytest's: it counts the C++ tests too (tests/conftest.py).

@@ -109,8 +109,8 @@ def _verdict(outcome: Outcome) -> Text:
         return Text("\n".join(f"FAILED: {fault}" for fault in faults), style="bold red")
     losses = outcome.story.losses
     return Text(
-        f"OK: the job healed itself. Loss {losses[0]:.4f} to {losses[-1]:.4f}; all losses and weights are, bit for bit, "
-        f"those of the same {len(losses)} steps on one host with nothing slow",
+        f"OK: the job healed itself. Loss {losses[0]:.4f} to {losses[-1]:.4f}; all losses and weights are, bit for "
+        f"bit, those of the same {len(losses)} steps on one host with nothing slow",
         style="bold green",
     )
 
@@ -198,11 +198,14 @@ def _draw_events(axes: Axes, outcome: Outcome) -> None:
         return
     end = capped if switched is None else switched
     axes.set_xlim(capped - start - 0.6, end - start + 1.2)
-    top = axes.get_ylim()[1]
+    first, last = axes.get_xlim()
+    shown = [step.seconds * 1e3 for step in story.steps[0] if first <= step.end - start <= last]
+    top = 1.4 * max(shown, default=1.0)
+    axes.set_ylim(0, top)
     near = [event for event in story.events if event.at <= end]
     for number, event in enumerate(sorted(near, key=lambda each: each.at)):
         axes.axvline(event.at - start, color="0.3", lw=0.8, ls=":")
-        axes.text(event.at - start, top * (0.95 - 0.07 * number), f" {event.name}", fontsize=8)
+        axes.text(event.at - start, top * (0.95 - 0.07 * number), f" {event.name}", fontsize=8, clip_on=True)
 
 
 def _draw_slowdowns(axes: Axes, outcome: Outcome) -> None:

@@ -11,7 +11,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ GRADIENT_BYTES = 4 * 2 * WIDTH * HIDDEN
 NETWORK_SECONDS = 2 * (LAYOUT.hosts - 1) / LAYOUT.hosts * GRADIENT_BYTES / (LAYOUT.rails * RATE)
 COMPUTE_SECONDS = 2 * NETWORK_SECONDS
 # Only keeps a defect from hanging the demo.
-_JOB_SECONDS = 300.0
+_JOB_SECONDS = 180.0
 
 Look = Callable[[Story, str], None]
 
@@ -44,8 +44,9 @@ class Timeline:
     healthy: float = 8.0
     capped: float = 8.0
     restored: float = 2.0  # after the normal schedule came back
+    calm_patience: float = 10.0  # for NICs that look slow without a cap, as on a busy machine
     patience: float = 40.0
-    return_patience: float = 15.0
+    return_patience: float = 25.0
     contrast_steps: int = 5  # under the cap, of a job that does not heal; 0: no such job
 
 
@@ -81,8 +82,8 @@ class Outcome:
 class _Director:
     """Decides after each of rank 0's steps what happens next."""
 
-    def __init__(self, timeline: Timeline, story: Story, watch: JobWatch, stop_file: Path) -> None:
-        self._timeline, self._story, self._watch, self._stop_file = timeline, story, watch, stop_file
+    def __init__(self, job: str, timeline: Timeline, story: Story, watch: JobWatch, stop_file: Path) -> None:
+        self._job, self._timeline, self._story, self._watch, self._stop_file = job, timeline, story, watch, stop_file
         self.phase = "starting"
         self._since = 0.0
 
@@ -92,12 +93,12 @@ class _Director:
         late = spent > times.patience
         if self.phase == "starting":
             self._enter("healthy", now)
-        elif self.phase == "healthy" and spent >= times.healthy and (self._watch.ready or late):
-            set_speed(FRACTION)
+        elif self.phase == "healthy" and spent >= times.healthy and (self._calm(spent) or late):
+            set_speed(self._job, FRACTION)
             story.capped(now, FRACTION)
             self._enter("capped", now)
         elif self.phase == "capped" and spent >= times.capped and (story.all_switched or late):
-            set_speed(1.0)
+            set_speed(self._job, 1.0)
             story.restored(now)
             self._enter("restored", now)
         elif self.phase == "restored":
@@ -106,14 +107,32 @@ class _Director:
                 self._stop_file.touch()
                 self._enter("ending", now)
 
+    def _calm(self, spent: float) -> bool:
+        """Whether agents are there and all NICs look healthy to them; on a busy machine that may take a while."""
+        calm = not self._story.healing or spent >= self._timeline.healthy + self._timeline.calm_patience
+        return self._watch.ready and calm
+
     def _enter(self, phase: str, now: float) -> None:
         self.phase, self._since = phase, now
 
 
-def set_speed(fraction: float) -> None:
+def set_speed(job: str, fraction: float) -> None:
     """Sets the speed of the NIC that the demo is about. What a failing cable does, the job's processes not knowing."""
     host, rail = NIC
-    _core.set_nic_rate(f"host{host}", rail, RATE * fraction)
+    _core.set_nic_rate(f"{_prefix(job)}{host}", rail, RATE * fraction)
+
+
+def _prefix(job: str) -> str:
+    """Virtual hosts of equal names are one host, also those of another job: each job has names of its own."""
+    return f"{job}-host"
+
+
+def _layout(job: str) -> Layout:
+    return replace(LAYOUT, prefix=_prefix(job))
+
+
+def _new_job() -> str:
+    return f"demo-{secrets.token_hex(4)}"
 
 
 def run(timeline: Timeline, look: Look) -> Outcome:
@@ -139,7 +158,7 @@ def run(timeline: Timeline, look: Look) -> Outcome:
 
 def _heal(timeline: Timeline, story: Story, folder: Path, look: Look) -> list[int]:
     """The run that heals; returns agents that do not end, which are then stopped."""
-    job = f"demo-{secrets.token_hex(4)}"
+    job = _new_job()
     state, stop_file = folder / "state", folder / "stop"
     environment = {
         "THESEUS_JOB_ID": job,
@@ -153,7 +172,7 @@ def _heal(timeline: Timeline, story: Story, folder: Path, look: Look) -> list[in
     left: list[int] = []
     try:
         with JobWatch(job, story.take_record) as watch:
-            director = _Director(timeline, story, watch, stop_file)
+            director = _Director(job, timeline, story, watch, stop_file)
 
             def on_report(rank: int, message: Report) -> None:
                 _take(story, rank, message)
@@ -162,7 +181,7 @@ def _heal(timeline: Timeline, story: Story, folder: Path, look: Look) -> list[in
                     look(story, director.phase)
 
             options = RankOptions(compute=COMPUTE_SECONDS, stop_file=str(stop_file))
-            _spawn(options, LAYOUT, environment | {"THESEUS_NIC_RATE": _rate_text()}, on_report)
+            _spawn(options, _layout(job), environment | {"THESEUS_NIC_RATE": _rate_text()}, on_report)
     finally:
         left = wait_for_agents_to_end(job)
         for pid in left:
@@ -185,14 +204,14 @@ def _reference(steps: int, ranks: int) -> Story:
 
 def _contrast(steps: int, folder: Path) -> Story:
     """The same cap on a job with neither agents nor first aid: what any library with a fixed plan does."""
-    story, stop_file = _new_story(), folder / "stop-contrast"
+    job, story, stop_file = _new_job(), _new_story(), folder / "stop-contrast"
 
     def on_report(rank: int, message: Report) -> None:
         _take(story, rank, message)
         if rank != 0 or message["kind"] != "step":
             return
         if message["step"] == 2 * WARM_UP:
-            set_speed(FRACTION)
+            set_speed(job, FRACTION)
             story.capped(time.monotonic(), FRACTION)
         elif message["step"] == 2 * WARM_UP + steps:
             stop_file.touch()
@@ -204,7 +223,7 @@ def _contrast(steps: int, folder: Path) -> Story:
         "THESEUS_TRACE": "",
         "THESEUS_NIC_RATE": _rate_text(),
     }
-    _spawn(RankOptions(compute=COMPUTE_SECONDS, stop_file=str(stop_file)), LAYOUT, environment, on_report)
+    _spawn(RankOptions(compute=COMPUTE_SECONDS, stop_file=str(stop_file)), _layout(job), environment, on_report)
     return story
 
 

@@ -21,7 +21,7 @@ _PHASES = {
     "starting": "starting",
     "healthy": "all NICs healthy",
     "capped": "one NIC slow",
-    "restored": "NIC whole again; it earns trust back by a trial, after 5 s in which nobody used it",
+    "restored": "NIC whole again, until it has been tried and is trusted",
     "ending": "ending",
 }
 

@@ -73,6 +73,7 @@ class Story:
     returned: dict[int, float] = field(default_factory=dict)  # by rank: begin of the first one on the normal schedule
     healing: int = 0
     fingerprints: dict[int, int] = field(default_factory=dict)
+    maps: list[tuple[float, dict[int, float]]] = field(default_factory=list)  # changes of health, by time
 
     def __post_init__(self) -> None:
         self.steps = [[] for _ in range(self.ranks)]
@@ -93,6 +94,14 @@ class Story:
             f"NIC {rail} of host{host} now gets {fraction:.0%} of its speed. The job is told nothing: its plan still "
             "sends a quarter of the data over it, and everybody waits for that quarter.",
         )
+        marked = self.health.get(host * self.rails + rail, 1.0)
+        if marked < 1:
+            self.note(
+                "detected",
+                at,
+                f"The agents had taken it for {marked:.2f} of healthy already: on a machine too busy to drive its "
+                "virtual NICs, they look slow without any cap.",
+            )
 
     def restored(self, at: float) -> None:
         host, rail = self.nic
@@ -122,8 +131,8 @@ class Story:
             self.note(
                 "first aid",
                 at,
-                "Messages that wait for the slow NIC go out on other NICs of the same host. This is beneath the plan and "
-                "asks nobody; it keeps the job going until there is a better plan.",
+                "Messages that wait for the slow NIC go out on other NICs of the same host. Beneath the plan, "
+                "asking nobody: it keeps the job going until there is a better plan.",
             )
 
     def take_record(self, at: float, record: Mapping[str, Any]) -> None:
@@ -131,7 +140,9 @@ class Story:
         if record["kind"] != "update":
             return
         if record["name"] == "nic_health":
-            self.health |= {int(index): float(value) for index, value in record["elements"]}
+            changed = {int(index): float(value) for index, value in record["elements"]}
+            self.maps.append((at, changed))
+            self.health |= changed
             self._judge_health(at)
         elif record["name"] == "healing":
             self.healing = int(record["elements"][0][1])
@@ -199,6 +210,7 @@ class Story:
         return {
             "steps": [[asdict(step) for step in steps] for steps in self.steps],
             "events": [asdict(event) for event in self.events],
+            "health_changes": self.maps,
             "switched": self.switched,
             "returned": self.returned,
             "fingerprints": self.fingerprints,
