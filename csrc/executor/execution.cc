@@ -22,7 +22,6 @@ constexpr size_t kSmallestStreamedPiece = 16 << 10;
 }  // namespace
 
 void Execution::start(const Program& program, const Shape& shape, const Binding& binding) {
-  own_shaped_ = false;
   adopt(program, shape);
   begin(binding);
 }
@@ -30,25 +29,23 @@ void Execution::start(const Program& program, const Shape& shape, const Binding&
 void Execution::start(const Binding& binding) {
   const ShapeKey key{binding.count, binding.piece_bytes, binding.type, binding.op};
   if (!own_shaped_ || key != own_key_) {
-    adopt(*own_program_, shape_of(*own_program_, key));
+    own_shape_ = shape_of(*own_program_, key);
     own_key_ = key;
     own_shaped_ = true;
   }
-  begin(binding);
+  start(*own_program_, own_shape_, binding);
 }
 
 void Execution::adopt(const Program& program, const Shape& shape) {
   program_ = &program;
-  shape_ = shape;
+  shape_ = &shape;
   // What lies in Scratch is written in a request before it is read there, and its length with it.
-  if (scratch_lengths_.size() != shape.scratch_lengths) scratch_lengths_.assign(shape.scratch_lengths, 0);
+  if (scratch_lengths_.size() < shape.scratch_lengths) scratch_lengths_.resize(shape.scratch_lengths);
   if (shape.scratch_bytes > arena_bytes_) resize_arena(shape.scratch_bytes);
   const size_t blocks = program.blocks().size();
   const auto groups = static_cast<size_t>(program.copy_groups());
-  if (states_.size() != blocks) {
-    states_.resize(blocks);
-    references_.resize(blocks);
-  }
+  if (states_.size() != blocks) states_.resize(blocks);
+  if (references_.size() < blocks) references_.resize(blocks);
   if (copies_.size() != groups) copies_.resize(groups);
 }
 
@@ -93,10 +90,10 @@ bool Execution::run_block(size_t index) {
   BlockState& state = states_[index];
   if (state.over) return false;
   bool progressed = false;
-  while (state.micro_batch < shape_.micro_batches) {
+  while (state.micro_batch < shape_->micro_batches) {
     if (state.position == state.loop_end) {
       state.position = state.loop_begin;
-      if (++state.micro_batch == shape_.micro_batches && state.loop_end < block.count) next_loop(block, state);
+      if (++state.micro_batch == shape_->micro_batches && state.loop_end < block.count) next_loop(block, state);
       continue;
     }
     const Step& step = block.steps[state.position];
@@ -137,7 +134,7 @@ bool Execution::satisfied(const Step& step, uint32_t micro_batch) {
   for (const Wait& wait : step.waits) {
     if (wait.distance > micro_batch) continue;
     const uint64_t rounds = micro_batch - wait.distance;
-    const uint64_t needed = uint64_t{wait.before} * shape_.micro_batches + rounds * wait.width + wait.place;
+    const uint64_t needed = uint64_t{wait.before} * shape_->micro_batches + rounds * wait.width + wait.place;
     if (finished(states_[wait.tb]) < needed) return false;
   }
   return true;
@@ -161,9 +158,9 @@ bool Execution::execute(const Step& step, BlockState& state) {
 
 bool Execution::send(const Step& step, BlockState& state) {
   const Range range = range_of(step.src, state.micro_batch);
-  const size_t bytes = range.length * shape_.element;
+  const size_t bytes = range.length * shape_->element;
   const void* source = address(step.src, range.offset);
-  if (by_reference_ && bytes > kSmallestReference && step.send->can_reference(source, bytes, shape_.total)) {
+  if (by_reference_ && bytes > kSmallestReference && step.send->can_reference(source, bytes, shape_->total)) {
     return post_reference(step, state, source, bytes);
   }
   SharedCopy* copy = nullptr;
@@ -177,7 +174,7 @@ bool Execution::send(const Step& step, BlockState& state) {
   void* slot = step.send->acquire(bytes);
   if (slot == nullptr) return false;
   if (binding_.scalar != nullptr && step.src.buffer == Buffer::Input) {
-    shape_.scale(slot, source, range.length, binding_.scalar);
+    shape_->scale(slot, source, range.length, binding_.scalar);
   } else {
     copy_bytes(slot, source, bytes);
   }
@@ -196,7 +193,7 @@ bool Execution::post_reference(const Step& step, BlockState& state, const void* 
 }
 
 void Execution::copy_received(void* destination, const void* source, size_t bytes) const {
-  if (shape_.streaming && bytes >= kSmallestStreamedPiece) {
+  if (shape_->streaming && bytes >= kSmallestStreamedPiece) {
     copy_streaming(destination, source, bytes);
   } else {
     copy_bytes(destination, source, bytes);
@@ -207,8 +204,8 @@ bool Execution::receive(const Step& step, BlockState& state) {
   const Message* message = arrived(*step.recv);
   if (message == nullptr) return false;
   const Range range = range_of(step.dst, state.micro_batch);
-  const size_t length = step.dst.buffer == Buffer::Scratch ? message->bytes / shape_.element : range.length;
-  if (message->bytes != length * shape_.element) return mismatch(*step.recv), false;
+  const size_t length = step.dst.buffer == Buffer::Scratch ? message->bytes / shape_->element : range.length;
+  if (message->bytes != length * shape_->element) return mismatch(*step.recv), false;
   void* destination = address(step.dst, range.offset);
   if (step.opcode == Opcode::Recv) {
     if (message->data == nullptr) {
@@ -223,9 +220,9 @@ bool Execution::receive(const Step& step, BlockState& state) {
     const void* other = contents(*step.recv, *message, 1);
     if (other == nullptr) return false;
     if (step.recv_is_left) {
-      shape_.reduce(destination, other, own, length);
+      shape_->reduce(destination, other, own, length);
     } else {
-      shape_.reduce(destination, own, other, length);
+      shape_->reduce(destination, own, other, length);
     }
   }
   if (step.dst.buffer == Buffer::Scratch) scratch_length(step.dst, state.micro_batch) = length;
@@ -238,7 +235,7 @@ bool Execution::receive_send(const Step& step, BlockState& state) {
   const Message* message = arrived(*step.recv);
   if (message == nullptr) return false;
   const size_t bytes = message->bytes;
-  const size_t length = bytes / shape_.element;
+  const size_t length = bytes / shape_->element;
   void* slot = step.send->acquire(bytes);
   if (slot == nullptr) return false;
   const void* other = contents(*step.recv, *message, 1);
@@ -258,9 +255,9 @@ bool Execution::receive_send(const Step& step, BlockState& state) {
                        ? address(step.dst, range_of(step.dst, state.micro_batch).offset)
                        : slot;
     if (step.recv_is_left) {
-      shape_.reduce(target, other, own, length);
+      shape_->reduce(target, other, own, length);
     } else {
-      shape_.reduce(target, own, other, length);
+      shape_->reduce(target, own, other, length);
     }
     if (target != slot) copy_bytes(slot, target, bytes);
   }
@@ -278,7 +275,7 @@ bool Execution::fold(const Step& step, BlockState& state) {
   size_t length = range.length;
   if (step.dst.buffer == Buffer::Scratch) {  // as long as what is put there
     for (RecvPort* port : step.fold) {
-      if (port != nullptr) length = port->peek()->bytes / shape_.element;
+      if (port != nullptr) length = port->peek()->bytes / shape_->element;
     }
   }
   std::array<const void*, kMostOperands> operands;
@@ -288,13 +285,13 @@ bool Execution::fold(const Step& step, BlockState& state) {
       operands[count] = operand(step.src, {range_of(step.src, state.micro_batch).offset, length}, count);
     } else {
       const Message* message = port->peek();
-      if (message->bytes != length * shape_.element) return mismatch(*port), false;
+      if (message->bytes != length * shape_->element) return mismatch(*port), false;
       operands[count] = contents(*port, *message, count);
       if (operands[count] == nullptr) return false;
     }
     ++count;
   }
-  shape_.fold(address(step.dst, range.offset), operands.data(), static_cast<int>(count), length);
+  shape_->fold(address(step.dst, range.offset), operands.data(), static_cast<int>(count), length);
   if (step.dst.buffer == Buffer::Scratch) scratch_length(step.dst, state.micro_batch) = length;
   for (RecvPort* port : step.fold) {
     if (port != nullptr) port->release();
@@ -307,9 +304,9 @@ void Execution::local(const Step& step, BlockState& state) {
   void* destination = address(step.dst, range_of(step.dst, state.micro_batch).offset);
   const void* source = operand(step.src, range, 0);
   if (step.opcode == Opcode::Reduce) {
-    shape_.reduce(destination, destination, source, range.length);
+    shape_->reduce(destination, destination, source, range.length);
   } else if (destination != source) {
-    const size_t bytes = range.length * shape_.element;
+    const size_t bytes = range.length * shape_->element;
     if (bytes >= kSmallestStreamed) {
       copy_streaming(destination, source, bytes);
     } else {
@@ -321,22 +318,22 @@ void Execution::local(const Step& step, BlockState& state) {
 
 Execution::Range Execution::range_of(const Location& location, uint32_t micro_batch) {
   if (location.buffer == Buffer::Scratch) {
-    return {shape_.scratch_rounds > 1 ? micro_batch * shape_.piece : 0, scratch_length(location, micro_batch)};
+    return {shape_->scratch_rounds > 1 ? micro_batch * shape_->piece : 0, scratch_length(location, micro_batch)};
   }
   const size_t piece = static_cast<size_t>(location.piece);
-  const size_t length = shape_.chunk + (piece < shape_.longer ? 1 : 0);
+  const size_t length = shape_->chunk + (piece < shape_->longer ? 1 : 0);
   const size_t start =
-      static_cast<size_t>(location.block) * binding_.count + piece * shape_.chunk + std::min(piece, shape_.longer);
-  const size_t skipped = std::min(length, micro_batch * shape_.piece);
-  return {start + skipped, std::min(shape_.piece, length - skipped)};
+      static_cast<size_t>(location.block) * binding_.count + piece * shape_->chunk + std::min(piece, shape_->longer);
+  const size_t skipped = std::min(length, micro_batch * shape_->piece);
+  return {start + skipped, std::min(shape_->piece, length - skipped)};
 }
 
 uint8_t* Execution::address(const Location& location, size_t offset) {
   switch (location.buffer) {
-    case Buffer::Input: return static_cast<uint8_t*>(const_cast<void*>(binding_.input)) + offset * shape_.element;
-    case Buffer::Output: return static_cast<uint8_t*>(binding_.output) + offset * shape_.element;
+    case Buffer::Input: return static_cast<uint8_t*>(const_cast<void*>(binding_.input)) + offset * shape_->element;
+    case Buffer::Output: return static_cast<uint8_t*>(binding_.output) + offset * shape_->element;
     default:
-      return arena_.get() + static_cast<size_t>(location.piece) * shape_.scratch_stride + offset * shape_.element;
+      return arena_.get() + static_cast<size_t>(location.piece) * shape_->scratch_stride + offset * shape_->element;
   }
 }
 
@@ -345,7 +342,7 @@ const void* Execution::operand(const Location& location, const Range& range, siz
   const void* source = address(location, range.offset);
   if (binding_.scalar == nullptr || location.buffer != Buffer::Input) return source;
   uint8_t* scaled = bounce(lane);
-  shape_.scale(scaled, source, range.length, binding_.scalar);
+  shape_->scale(scaled, source, range.length, binding_.scalar);
   return scaled;
 }
 
@@ -353,7 +350,7 @@ const void* Execution::operand(const Location& location, const Range& range, siz
 const Message* Execution::arrived(RecvPort& port) {
   const Message* message = port.peek();
   if (message == nullptr) return nullptr;
-  if (message->signature_hash == binding_.tag.hash && message->bytes <= shape_.longest_message) [[likely]]
+  if (message->signature_hash == binding_.tag.hash && message->bytes <= shape_->longest_message) [[likely]]
     return message;
   mismatch(port);
   return nullptr;
@@ -373,7 +370,7 @@ const void* Execution::contents(RecvPort& port, const Message& message, size_t l
 uint8_t* Execution::bounce(size_t lane) {
   if (bounces_.size() <= lane) bounces_.resize(lane + 1);
   std::vector<uint8_t>& room = bounces_[lane];
-  if (room.size() < shape_.piece * shape_.element) room.resize(shape_.piece * shape_.element);
+  if (room.size() < shape_->piece * shape_->element) room.resize(shape_->piece * shape_->element);
   return room.data();
 }
 

@@ -37,8 +37,8 @@ class Execution {
   // Of requests that all run this program, which outlives it.
   explicit Execution(const Program& program) : own_program_(&program) {}
 
-  // Ready to advance(). Program, the binding's buffers and its scalar stay valid until Done; `shape` is of the program,
-  // and binding.piece_bytes is not looked at. After Failed: never again.
+  // Ready to advance(). Program, shape, the binding's buffers and its scalar stay valid until Done; `shape` is of the
+  // program, and binding.piece_bytes is not looked at. After Failed: never again.
   void start(const Program& program, const Shape& shape, const Binding& binding);
   // The same with the constructor's program.
   void start(const Binding& binding);
@@ -100,8 +100,8 @@ class Execution {
 
   // How many elements one micro-batch of a Scratch index holds.
   size_t& scratch_length(const Location& location, uint32_t micro_batch) {
-    return scratch_lengths_[static_cast<size_t>(location.piece) * shape_.scratch_rounds +
-                            (shape_.scratch_rounds > 1 ? micro_batch : 0)];
+    return scratch_lengths_[static_cast<size_t>(location.piece) * shape_->scratch_rounds +
+                            (shape_->scratch_rounds > 1 ? micro_batch : 0)];
   }
   Range range_of(const Location& location, uint32_t micro_batch);
   uint8_t* address(const Location& location, size_t offset);
@@ -113,7 +113,7 @@ class Execution {
 
   const Program* program_ = nullptr;
   Binding binding_;
-  Shape shape_;
+  const Shape* shape_ = nullptr;
   bool by_reference_ = false;
   std::vector<BlockState> states_;
   std::vector<std::array<PostedReference, kMostReferences>> references_;  // by block: a ring
@@ -127,7 +127,8 @@ class Execution {
 
   const Program* own_program_ = nullptr;
   ShapeKey own_key_;
-  bool own_shaped_ = false;  // shape_ is that of own_key_
+  Shape own_shape_;
+  bool own_shaped_ = false;  // own_shape_ is that of own_key_
 };
 
 }  // namespace theseus

@@ -139,9 +139,8 @@ Result<std::shared_ptr<Part>> HostBuilder::resize_arena(const std::shared_ptr<Pa
 
 HostResources host_resources(const ResourceTree::Lease& lease) {
   auto& global = lease.part<HostGlobal>(Layer::Global);
-  const auto& shape = lease.part<HostShape>(Layer::Range);
-  return {&global.execution, &global.staging, lease.part<HostProgram>(Layer::Buffer).program.get(), &shape.shape,
-          shape.piece_bytes};
+  return {&global.execution, &global.staging, lease.part<HostProgram>(Layer::Buffer).program.get(),
+          &lease.part<HostShape>(Layer::Range).shape};
 }
 
 }  // namespace theseus

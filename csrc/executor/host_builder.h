@@ -108,7 +108,6 @@ struct HostResources {
   std::vector<uint8_t>* staging;
   const Program* program;
   const Shape* shape;
-  size_t piece_bytes;
 };
 HostResources host_resources(const ResourceTree::Lease& lease);
 

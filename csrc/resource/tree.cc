@@ -6,21 +6,6 @@
 
 namespace theseus {
 
-struct ResourceTree::Vertex {
-  Layer layer = Layer::Global;
-  Key key = {};
-  uint64_t tag = 0;
-  uint64_t generation = 0;  // of the buffer
-  std::shared_ptr<Part> part;
-  size_t bytes = 0;       // as counted
-  size_t need = 0;        // Range: of the arena
-  uint32_t pins = 0;      // leases
-  uint64_t last_use = 0;  // never before that of anything below it
-  bool retired = false;
-  Vertex* parent = nullptr;
-  std::map<Key, std::unique_ptr<Vertex>> children;
-};
-
 const char* name_of(Layer layer) {
   switch (layer) {
     case Layer::Global: return "global";
@@ -38,13 +23,6 @@ ResourceTree::Lease& ResourceTree::Lease::operator=(Lease&& other) noexcept {
     path_ = other.path_;
   }
   return *this;
-}
-
-void ResourceTree::Lease::release() {
-  if (tree_ == nullptr) return;
-  // A leaf first: who is retired below a vertex never outlives it by mistake.
-  for (size_t i = kLayers; i-- > 0;) tree_->unpin(*path_[i]);
-  tree_ = nullptr;
 }
 
 const std::shared_ptr<Part>& ResourceTree::Lease::shared(Layer layer) const {
@@ -85,17 +63,6 @@ Result<ResourceTree::Lease> ResourceTree::walk(const ResourceRequest& request) {
   path[0] = root_.get();  // the arena may have shrunk
   pin(*root_);
   return Lease(this, path);
-}
-
-ResourceTree::Lease ResourceTree::recall(const Trail& trail) {
-  if (trail.changes != changes_ || trail.path[0] == nullptr) return {};
-  ++totals_.recalls;
-  ++clock_;
-  for (Vertex* vertex : trail.path) {
-    ++vertex->pins;
-    vertex->last_use = clock_;
-  }
-  return Lease(this, trail.path);
 }
 
 Status ResourceTree::descend(const ResourceRequest& request, Path& path, Parts& parts,
@@ -260,9 +227,8 @@ void ResourceTree::count_need(size_t need, bool added) {
 
 void ResourceTree::pin(Vertex& vertex) { ++vertex.pins; }
 
-void ResourceTree::unpin(Vertex& vertex) {
-  assert(vertex.pins > 0);
-  if (--vertex.pins > 0 || !vertex.retired) return;
+// The last lease of a vertex that is out of the tree has let go.
+void ResourceTree::bury(Vertex& vertex) {
   totals_.retired_bytes -= vertex.bytes;
   count(vertex, false);
   retired_.erase(&vertex);
@@ -279,6 +245,7 @@ void ResourceTree::retire(std::unique_ptr<Vertex> vertex) {
 // Takes the vertex and all below it out of the tree; what leases hold stays until they let go.
 void ResourceTree::detach(Vertex& vertex) {
   while (!vertex.children.empty()) detach(*vertex.children.begin()->second);
+  vertex.parent->last_use = std::max(vertex.parent->last_use, vertex.last_use);
   auto node = vertex.parent->children.extract(vertex.key);
   ++changes_;
   if (vertex.pins > 0) return retire(std::move(node.mapped()));
@@ -299,8 +266,15 @@ size_t ResourceTree::arena_slack() const {
   return size > largest ? size - largest : 0;
 }
 
+// A vertex is used whenever anything below it is. Returns when that was.
+uint64_t ResourceTree::age(Vertex& vertex) {
+  for (auto& [key, child] : vertex.children) vertex.last_use = std::max(vertex.last_use, age(*child));
+  return vertex.last_use;
+}
+
 // Least recently used first. A vertex was used no earlier than anything below it, so that leaves come first.
 void ResourceTree::trim() {
+  if (root_ != nullptr) age(*root_);
   std::vector<Vertex*> candidates;
   each(root_.get(), [&](Vertex& vertex) {
     if (vertex.layer != Layer::Global && vertex.pins == 0) candidates.push_back(&vertex);
@@ -352,6 +326,7 @@ void ResourceTree::set_budget(size_t bytes) {
 
 TreeStatistics ResourceTree::statistics() const {
   TreeStatistics now = totals_;
+  now.recalls = clock_ - now.walks;
   now.bytes = bytes_;
   now.retired = retired_.size();
   now.arena_bytes = root_ == nullptr ? 0 : builder_.arena_size(*root_->part);

@@ -21,6 +21,7 @@
 #pragma once
 
 #include <array>
+#include <cassert>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -76,7 +77,12 @@ class ResourceTree {
     Lease& operator=(Lease&& other) noexcept;
     ~Lease() { release(); }
     explicit operator bool() const { return tree_ != nullptr; }
-    void release();
+    void release() {
+      if (tree_ == nullptr) return;
+      // A leaf first: who is retired below a vertex never outlives it by mistake.
+      for (size_t i = kLayers; i-- > 0;) tree_->unpin(*path_[i]);
+      tree_ = nullptr;
+    }
 
     const std::shared_ptr<Part>& shared(Layer layer) const;
     template <class T>
@@ -106,7 +112,25 @@ class ResourceTree {
   const std::array<Visit, kLayers>& last_visits() const { return visits_; }
   // The path that an earlier walk ended up at, or an empty lease where the tree has changed since: walk again. A few
   // nanoseconds, for whoever remembers selections.
-  Lease recall(const Trail& trail);
+  Lease recall(const Trail& trail) {
+    if (trail.changes != changes_ || trail.path[0] == nullptr) [[unlikely]]
+      return {};
+    ++clock_;
+    for (Vertex* vertex : trail.path) {
+      ++vertex->pins;
+      vertex->last_use = clock_;
+    }
+    return Lease(this, trail.path);
+  }
+
+  // The same for a request that is complete before the tree is used again, so that nothing has to be pinned: whether
+  // the path is still there.
+  bool touch(const Trail& trail) {
+    if (trail.changes != changes_ || trail.path[0] == nullptr) [[unlikely]]
+      return false;
+    trail.path[kLayers - 1]->last_use = ++clock_;
+    return true;
+  }
 
   // Drops what was made for `schedule`. True: nothing holds it any more, so it may be unloaded; false: leases do.
   bool unload(uint64_t schedule);
@@ -128,6 +152,21 @@ class ResourceTree {
   using Key = std::array<uint64_t, 3>;
   using Path = std::array<Vertex*, kLayers>;
 
+  struct Vertex {
+    uint64_t last_use = 0;
+    uint32_t pins = 0;  // leases
+    bool retired = false;
+    Layer layer = Layer::Global;
+    Key key = {};
+    uint64_t tag = 0;
+    uint64_t generation = 0;  // of the buffer
+    std::shared_ptr<Part> part;
+    size_t bytes = 0;  // as counted
+    size_t need = 0;   // Range: of the arena
+    Vertex* parent = nullptr;
+    std::map<Key, std::unique_ptr<Vertex>> children;
+  };
+
   Status descend(const ResourceRequest& request, Path& path, Parts& parts, std::array<Visit, kLayers>& visits);
   Status visit(Layer layer, const ResourceRequest& request, Vertex* parent, const Parts& above, Vertex*& found,
                Visit& visit);
@@ -138,13 +177,19 @@ class ResourceTree {
   Vertex* replace(Vertex& vertex, std::shared_ptr<Part> part, uint64_t tag);
 
   void pin(Vertex& vertex);
-  void unpin(Vertex& vertex);
+  void unpin(Vertex& vertex) {
+    assert(vertex.pins > 0);
+    if (--vertex.pins == 0 && vertex.retired) [[unlikely]]
+      bury(vertex);
+  }
+  void bury(Vertex& vertex);
   void detach(Vertex& vertex);
   void retire(std::unique_ptr<Vertex> vertex);
   void count(const Vertex& vertex, bool added);
   void count_need(size_t need, bool added);
   void set_part(Vertex& vertex, std::shared_ptr<Part> part, uint64_t tag);
   void trim();
+  static uint64_t age(Vertex& vertex);
   size_t arena_slack() const;
   template <class Visitor>
   void each(Vertex* from, const Visitor& visitor) const;
@@ -157,7 +202,7 @@ class ResourceTree {
   std::unordered_map<Vertex*, std::unique_ptr<Vertex>> retired_;
   std::unordered_map<uint64_t, uint32_t> tagged_;  // by schedule: vertices, retired ones too
   std::map<size_t, uint32_t> needs_;               // of the arena: how many leaves have each
-  uint64_t clock_ = 0;
+  uint64_t clock_ = 0;  // walks and recalls so far
   uint64_t changes_ = 0;
   std::array<Visit, kLayers> visits_ = {};
   TreeStatistics totals_;

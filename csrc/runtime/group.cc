@@ -29,9 +29,9 @@ class CommunicatorJob {
     switch (item.kind) {
       case GroupItem::Kind::PointToPoint: return batch_.add(item.point_to_point);
       case GroupItem::Kind::Collective: {
-        Result<Request> request = impl_.prepare(item.collective, item.op);
-        if (!request.ok()) return request.status();
-        if (request->plan != nullptr) requests_.push_back(std::move(*request));
+        Result<PreparedRequest> prepared = impl_.prepare(item.collective, item.op);
+        if (!prepared.ok()) return prepared.status();
+        if (prepared->request.plan != nullptr) requests_.push_back(std::move(*prepared));
         return {};
       }
       default: return Status::internal("this call cannot run inside a group");
@@ -59,7 +59,7 @@ class CommunicatorJob {
   Advance advance_collectives() {
     bool progressed = false;
     while (!requests_.empty()) {
-      Request& request = requests_.front();
+      Request& request = requests_.front().request;
       if (!run_.has_value()) run_.emplace(impl_, request);
       const Advance state = run_->advance();
       if (state == Advance::Failed) status_ = run_->status();
@@ -74,7 +74,7 @@ class CommunicatorJob {
   }
 
   Communicator::Impl& impl_;
-  std::deque<Request> requests_;
+  std::deque<PreparedRequest> requests_;
   PointToPointBatch batch_;
   std::optional<RequestRun> run_;
   Status status_;

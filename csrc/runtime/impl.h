@@ -30,7 +30,7 @@ enum class Phase : int { Joining, Ready, Finalized };
 // A collective ready to run: arguments checked, plan selected, id given.
 struct Request {
   const KnownPlan* plan = nullptr;  // null: nothing to do
-  HostResources held = {};          // of `lease`
+  HostResources held = {};
   Binding binding;
   ResolvedOp op;
   size_t input_bytes = 0;  // of this rank's buffers
@@ -38,8 +38,12 @@ struct Request {
   bool try_shared = false;  // see SharedExecution
   size_t padded_count = 0;  // not 0: see Staging
   uint64_t begun_ns = 0;    // where a trace is kept
-  // Given back with the request, when it is complete, under `running`.
-  ResourceTree::Lease lease = {};
+};
+
+// With what keeps its resources until it is complete; given back under `running`.
+struct PreparedRequest {
+  Request request;
+  ResourceTree::Lease lease;
 };
 
 struct Communicator::Impl {
@@ -104,8 +108,8 @@ struct Communicator::Impl {
   // --- requests (request.cc)
   Result<ResolvedOp> check(const CollectiveCall& call);  // arguments; captures the reduction
   Result<ResolvedOp> resolve(int op, DataType type);
-  Result<Request> prepare(const CollectiveCall& call, const ResolvedOp& op);
-  Request bind(const CollectiveCall& call, const PlanCache::Selection& selection, ResourceTree::Lease lease);
+  Result<PreparedRequest> prepare(const CollectiveCall& call, const ResolvedOp& op);
+  Request bind(const CollectiveCall& call, const PlanCache::Selection& selection);
   Status run(const CollectiveCall& call);
   Status run(const CollectiveCall& call, const ResolvedOp& op);
   Status execute(Request& request);

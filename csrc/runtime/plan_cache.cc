@@ -92,7 +92,7 @@ void PlanCache::forget() {
 Result<PlanCache::Selected> PlanCache::select(const CollectiveCall& call, const ResolvedOp& op, uint64_t id) {
   Selected selected;
   if (const Selection* known = recall(call); known != nullptr && op.remembered) {
-    selected.lease = lease(*known);
+    selected.lease = tree_.recall(known->trail);
     selected.selection = known;
     if (selected.lease) return selected;
   }
@@ -186,13 +186,12 @@ void PlanCache::use_loaded(const Loaded& loaded, const CollectiveCall& call, Sel
   }
 }
 
-KnownPlan& PlanCache::add(uint64_t family, uint64_t tag, std::string name, Collective collective, int root) {
+KnownPlan& PlanCache::add(uint64_t family, uint64_t tag, Collective collective, int root) {
   KnownPlan& plan = known_[tag];
   plan.family = family;
   plan.tag = tag;
   plan.collective = collective;
   plan.root = root;
-  plan.algorithm = std::move(name);
   return plan;
 }
 
@@ -204,14 +203,17 @@ KnownPlan& PlanCache::plan_of_algorithm(const std::string& algorithm, Collective
   const auto [number, fresh] = numbers_.try_emplace({algorithm, collective, root}, predefined_number(next_number_));
   if (!fresh) return known_.at(number->second);
   ++next_number_;
-  return add(number->second, number->second, algorithm, collective, root);
+  KnownPlan& plan = add(number->second, number->second, collective, root);
+  plan.algorithm = algorithm;
+  return plan;
 }
 
 KnownPlan& PlanCache::plan_of_schedule(const LoadedSchedule& schedule, int root) {
   if (!is_rooted(schedule.collective)) root = 0;
   const uint64_t tag = resource_number(schedule.id, root);
   if (const auto found = known_.find(tag); found != known_.end()) return found->second;
-  KnownPlan& plan = add(family_of_schedule(schedule, root), tag, schedule.name, schedule.collective, root);
+  KnownPlan& plan = add(family_of_schedule(schedule, root), tag, schedule.collective, root);
+  plan.name = schedule.name;
   plan.signature = static_cast<uint16_t>(kLoadedPlan | kScheduledPlan | (schedule.id & (kScheduledPlan - 1)));
   if (!schedule.any_count) plan.staging = staging_of(plan, /*in_place=*/false);
   return plan;
@@ -248,7 +250,8 @@ Result<LoadedPlan> PlanCache::add_loaded(LoadedPlan description, Plan plan) {
   description.id = static_cast<int>(loaded_.size()) + 1;
   const uint64_t tag = predefined_number(next_number_++);
   const int root = is_rooted(description.collective) ? description.root : 0;
-  KnownPlan& known = add(tag, tag, description.name, description.collective, root);
+  KnownPlan& known = add(tag, tag, description.collective, root);
+  known.name = description.name;
   known.signature = static_cast<uint16_t>(kLoadedPlan + description.id);
   known.loaded = std::make_shared<const Plan>(std::move(plan));
   if (!description.any_count) known.staging = staging_of(known, !description.out_of_place);
@@ -283,7 +286,7 @@ Result<SchedulePlan> PlanCache::plan_of(uint64_t tag) {
   const auto known = known_.find(tag);
   if (known == known_.end()) return Status::internal("resources are asked for a plan that is gone");
   if (known->second.loaded != nullptr) return SchedulePlan{known->second.loaded, /*share_slots=*/false};
-  return is_predefined(tag) ? compile_algorithm(known->second) : take_schedule(known->second);
+  return known->second.algorithm.empty() ? take_schedule(known->second) : compile_algorithm(known->second);
 }
 
 Result<SchedulePlan> PlanCache::compile_algorithm(KnownPlan& known) const {
@@ -299,6 +302,7 @@ Result<SchedulePlan> PlanCache::compile_algorithm(KnownPlan& known) const {
   // Ranks hold different parts, so what they compare names the plan; the builders make the same of it everywhere.
   uint32_t digest = 0;
   for (const char c : plan->name) digest = digest * 31 + static_cast<uint8_t>(c);
+  known.name = plan->name;
   known.signature = static_cast<uint16_t>(digest) & (kLoadedPlan - 1);
   return SchedulePlan{std::make_shared<const Plan>(std::move(*plan)), /*share_slots=*/true};
 }
@@ -326,7 +330,7 @@ size_t PlanCache::piece_bytes(const Program& program, const ResourceRequest& req
   if (links_ == nullptr) return kPieceAlone;
   const KnownPlan& plan = known_.at(request.schedule);
   const bool both_ways = plan.collective == Collective::AllGather || plan.collective == Collective::AllToAll;
-  const bool chosen = is_predefined(plan.tag) && plan.loaded == nullptr;
+  const bool chosen = !plan.algorithm.empty();
   const ShapeKey shape = HostBuilder::shape_key_of(request.range);
   const size_t block_bytes = shape.count * size_of(shape.type);
   if (chosen && both_ways && summary_.hosts == 1 && program.only_copies() && links_->fetches(block_bytes)) {

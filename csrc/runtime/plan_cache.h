@@ -32,9 +32,10 @@ struct KnownPlan {
   uint64_t tag = 0;
   Collective collective = Collective::AllReduce;
   int root = 0;           // 0 where the collective has none
-  std::string algorithm;  // or the schedule's name, or the loaded plan's
-  // Part of every message's signature. Of a built-in algorithm it is there from the plan's first walk on.
-  uint16_t signature = 0;
+  std::string algorithm;  // built in; else empty
+  // Both of a built-in algorithm are there from its first walk on.
+  std::string name;
+  uint16_t signature = 0;              // part of every message's
   std::optional<Staging> staging;      // of those that need it
   std::shared_ptr<const Plan> loaded;  // of those that load_plan brought
 };
@@ -47,7 +48,7 @@ class PlanCache final : private ScheduleSource {
 
   struct Selection {
     const KnownPlan* plan = nullptr;
-    HostResources held = {};    // good as long as a lease of `trail`
+    HostResources held = {};    // good as long as `trail`
     ResourceTree::Trail trail;  // where the walk for it ended
     size_t input_bytes = 0;     // of this rank's buffers
     size_t output_bytes = 0;
@@ -62,8 +63,8 @@ class PlanCache final : private ScheduleSource {
     const Line& line = recent_[place_of(call)];
     return line.key == key_of(call) ? &line.selection : nullptr;
   }
-  // Pins what was remembered. Empty where it has moved since: select() again.
-  ResourceTree::Lease lease(const Selection& known) { return tree_.recall(known.trail); }
+  // Whether what was remembered is still held. If not: select() again. If so: until the next select() or forget().
+  bool holds(const Selection& known) { return tree_.touch(known.trail); }
 
   struct Selected {
     const Selection* selection = nullptr;  // valid until the next call that hashes alike, or forget()
@@ -129,7 +130,7 @@ class PlanCache final : private ScheduleSource {
   KnownPlan& plan_of_schedule(const LoadedSchedule& schedule, int root);
   KnownPlan& plan_of_algorithm(const std::string& algorithm, Collective collective, int root);
   uint64_t family_of_schedule(const LoadedSchedule& schedule, int root);
-  KnownPlan& add(uint64_t family, uint64_t tag, std::string name, Collective collective, int root);
+  KnownPlan& add(uint64_t family, uint64_t tag, Collective collective, int root);
   Staging staging_of(const KnownPlan& plan, bool in_place) const;
   bool is_gone(uint64_t tag) const;
 

@@ -156,7 +156,7 @@ Result<ResolvedOp> Communicator::Impl::check(const CollectiveCall& call) {
 }
 
 // The caller holds `running`. Gives the request its id: from here on it counts, whatever becomes of it.
-Result<Request> Communicator::Impl::prepare(const CollectiveCall& call, const ResolvedOp& op) {
+Result<PreparedRequest> Communicator::Impl::prepare(const CollectiveCall& call, const ResolvedOp& op) {
   THESEUS_TRY(usable());
   if (next_request >= next_event) THESEUS_TRY(adapt());
   CollectiveCall own = call;
@@ -164,19 +164,18 @@ Result<Request> Communicator::Impl::prepare(const CollectiveCall& call, const Re
   if (!reduces(call.collective)) own.op = 0;
   if (own.count == 0) {
     ++next_request;
-    return Request{};
+    return PreparedRequest{};
   }
   note(TteEvent::Selection);
   Result<PlanCache::Selected> selected = plans->select(own, op, next_request);
   if (!selected.ok()) return selected.status();
   if (selected->set_up) note(TteEvent::Setup);
   if (selected->migrated) note(TteEvent::Migration);
-  return bind(own, *selected->selection, std::move(selected->lease));
+  return PreparedRequest{bind(own, *selected->selection), std::move(selected->lease)};
 }
 
 // One initialiser for all: cleared first and filled then, a Request takes longer than a small message.
-Request Communicator::Impl::bind(const CollectiveCall& call, const PlanCache::Selection& selection,
-                                 ResourceTree::Lease lease) {
+Request Communicator::Impl::bind(const CollectiveCall& call, const PlanCache::Selection& selection) {
   const auto id = static_cast<uint32_t>(next_request++);
   SignatureTag tag = selection.tag;
   tag.signature.request = id;
@@ -190,14 +189,13 @@ Request Communicator::Impl::bind(const CollectiveCall& call, const PlanCache::Se
                   .type = call.type,
                   .op = selection.op.op,
                   .scalar = nullptr,
-                  .piece_bytes = selection.held.piece_bytes,
+                  .piece_bytes = 0,
                   .tag = tag},
       .op = selection.op,
       .input_bytes = selection.input_bytes,
       .output_bytes = selection.output_bytes,
       .try_shared = selection.try_shared,
       .padded_count = selection.padded_count,
-      .lease = std::move(lease),
   };
 }
 
@@ -210,12 +208,10 @@ Status Communicator::Impl::run(const CollectiveCall& call) {
     if (next_request >= next_event) [[unlikely]]
       THESEUS_TRY(adapt());
     const PlanCache::Selection* known = plans->recall(call);
-    if (known != nullptr && well_placed(call, *known, self->rank())) [[likely]] {
+    if (known != nullptr && well_placed(call, *known, self->rank()) && plans->holds(*known)) [[likely]] {
       THESEUS_TRY(usable());
-      if (ResourceTree::Lease lease = plans->lease(*known); lease) [[likely]] {
-        Request request = bind(call, *known, std::move(lease));
-        return execute(request);
-      }
+      Request request = bind(call, *known);  // complete before the plans are used again, so that nothing is pinned
+      return execute(request);
     }
   }
   Result<ResolvedOp> op = check(call);
@@ -249,9 +245,9 @@ Status Communicator::Impl::adapt() {
 
 // The caller holds `running`.
 Status Communicator::Impl::run(const CollectiveCall& call, const ResolvedOp& op) {
-  Result<Request> prepared = prepare(call, op);
+  Result<PreparedRequest> prepared = prepare(call, op);
   if (!prepared.ok()) return prepared.status();
-  return prepared->plan == nullptr ? Status() : execute(*prepared);
+  return prepared->request.plan == nullptr ? Status() : execute(prepared->request);
 }
 
 Status Communicator::Impl::execute(Request& request) {
@@ -272,7 +268,7 @@ void Communicator::Impl::complete(Request& request) {
   if (trace != nullptr) [[unlikely]] {
     const RequestSignature& signature = request.binding.tag.signature;
     trace->request(request.begun_ns, now_ns(), signature.collective,
-                   std::max(request.input_bytes, request.output_bytes), signature.request, request.plan->algorithm);
+                   std::max(request.input_bytes, request.output_bytes), signature.request, request.plan->name);
   }
   if (request.padded_count != 0) [[unlikely]]
     request.plan->staging->leave(request.binding, request.padded_count, *request.held.staging);

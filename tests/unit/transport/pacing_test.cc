@@ -117,6 +117,26 @@ TEST(Pacing, IsSharedWithinAHostOnly) {
   EXPECT_LE(second->egress(1).due(), now);
 }
 
+// One who has no part in a host sets the speed of its NICs, each way by itself; a host that is not there is an error.
+TEST(Pacing, SetsRatesFromOutside) {
+  const std::string host = fresh_host();
+  EXPECT_EQ(Pacing::set_rate_of(host, 0, 5).code(), Code::RemoteError);
+  const auto pacing = open_pacing(host, kRate);
+  ASSERT_TRUE(Pacing::set_rate_of(host, 4, 1000, Direction::Ingress).ok());
+  EXPECT_EQ(pacing->ingress(4).rate(), 1000u);
+  EXPECT_EQ(pacing->egress(4).rate(), kRate);
+  ASSERT_TRUE(Pacing::set_rate_of(host, 4, 2000).ok());
+  EXPECT_EQ(pacing->ingress(4).rate(), 2000u);
+  EXPECT_EQ(pacing->egress(4).rate(), 2000u);
+  EXPECT_EQ(Pacing::set_rate_of(host, PacingPage::kRails, 1).code(), Code::InvalidArgument);
+  // A virtual host goes by its name as well.
+  const auto named = open_pacing("virtual:" + host, kRate);
+  const auto other = open_pacing(fresh_host(), kRate);
+  ASSERT_TRUE(Pacing::set_rate_of("virtual:" + host, 1, 3000).ok());
+  EXPECT_EQ(named->egress(1).rate(), 3000u);
+  EXPECT_EQ(other->egress(1).rate(), kRate);
+}
+
 // The page outlives whoever made it, and newcomers still find it.
 TEST(Pacing, OutlivesItsOwner) {
   const std::string host = fresh_host();
