@@ -155,7 +155,7 @@ def test_each_channel_of_a_pair_is_a_connection_of_its_own(pool: Pool, environme
 
 def test_too_many_channels_are_refused(pool: Pool) -> None:
     file = resccl.Plan.from_dict(all_to_next(2, 200)).to_bytes()
-    assert_refused(pool, 2, [file, file], "more than 129 connections from rank")
+    assert_refused(pool, 2, [file, file], "more than 128 connections from rank")
 
 
 def refusals(pool: Pool, ranks: int, files: list[bytes]) -> list[TheseusError]:

@@ -71,8 +71,13 @@ inline std::vector<std::vector<std::string>> run_until_installed(Ranks& ranks, s
   std::vector<std::vector<std::string>> chosen(static_cast<size_t>(ranks.size()));
   const uint64_t end = JobLogFile::instance().count();
   ranks.run([&](Communicator& communicator) {
-    // Installed positions are equal on all ranks between two requests, so all leave this loop together.
-    while (communicator.context_state()->installed < end) {
+    // What is installed is equal on all ranks between two requests, so all leave this loop together. A schedule may be
+    // ready a little later than its record is read, so a few agreements more.
+    uint64_t enough = UINT64_MAX;
+    for (;;) {
+      const ContextState state = *communicator.context_state();
+      if (state.installed >= end && enough == UINT64_MAX) enough = state.agreements + 4;
+      if (state.agreements >= enough) break;
       chosen[static_cast<size_t>(communicator.rank())].push_back(all_reduce(communicator, count));
       std::this_thread::sleep_for(std::chrono::microseconds(200));
     }
