@@ -128,11 +128,15 @@ void TcpAid::decide(Peer& peer, Lane& lane, uint64_t now) {
     if (lane.health.state() != State::Good) trust(lane);
     return;
   }
-  if (lane.health.state() == State::Bad) return try_again(lane, best, now);
+  const uint64_t limit = standstill_limit_ns(best);
+  if (lane.health.state() == State::Bad) {
+    // Where all were avoided it may have been given messages of others, in vain.
+    if (lane.health.standstill_ns(now) > limit && lane.spare != nullptr) lane.spare->put_back();
+    return try_again(lane, best, now);
+  }
   if (std::any_of(lane.ports.begin(), lane.ports.end(), [](const TcpSendPort* port) { return port->lost(); })) {
     return avoid(lane, now);
   }
-  const uint64_t limit = standstill_limit_ns(best);
   if (lane.health.standstill_ns(now) > limit) {
     // It may be the peer that does not read: then the others come to a halt as well. One message tells.
     const uint64_t since = lane.health.moved_at_ns() + limit / 2;
@@ -142,6 +146,9 @@ void TcpAid::decide(Peer& peer, Lane& lane, uint64_t now) {
     if (now < lane.probe_at_ns) return;
     lane.probe_at_ns = now + limit;
     return probe(peer, lane, now);
+  }
+  for (TcpSendPort* port : lane.ports) {
+    if (lane.health.rate() > 0) port->fit_buffer(lane.health.rate());
   }
   const State advice = lane.health.compare(best);
   if (advice == State::Bad) return avoid(lane, now);
@@ -315,14 +322,6 @@ void TcpAid::move(Peer& peer, uint64_t now) {
   }
 }
 
-void TcpAid::dbg(int rank) const {
-  fprintf(stderr, "== rank %d active %d\n", rank, active_);
-  for (auto& [n, p] : peers_) for (auto& l : p.lanes) {
-    fprintf(stderr, " peer %d state %d rate %.0f still %.0f ms heard %.0f ms ago trial %d spare alive %d ready %d under %lu\n", n, (int)l.health.state(), l.health.rate(), l.health.standstill_ns(now_ns())/1e6, (now_ns()-l.health.heard_at_ns())/1e6, (int)l.trial, l.spare&&l.spare->alive(), l.spare&&l.spare->ready(), l.spare?l.spare->under_way():0);
-    for (auto* q : l.ports) q->dbg(); }
-  for (auto& [n, p] : peers_) { for (auto& r : p.receivers) fprintf(stderr, "  spare recv rail %d alive %d\n", r->rail(), r->alive());
-   for (auto& [q, a] : p.aided) fprintf(stderr, "  aided rail %d ch %d highest %lu said %lu/%lu owed %d by %d\n", q->route().rail, q->route().channel, a.highest, a.said.complete, a.said.released, a.owed, a.by ? a.by->rail() : -1); }
-}
 bool TcpAid::unsettled() const {
   return std::any_of(peers_.begin(), peers_.end(), [this](const auto& each) { return busy(each.second); });
 }

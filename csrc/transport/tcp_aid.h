@@ -51,12 +51,15 @@ class LaneHealth {
   uint64_t heard_at_ns_ = 0;
   uint64_t acknowledged_ = 0;
   uint64_t arrived_ = 0;
+  uint64_t under_way_ = 0;
   uint64_t held_up_ns_ = 0;
+  uint64_t held_up_at_ns_ = 0;
+  uint64_t not_counted_ns_ = 0;
   uint64_t window_ns_ = 0;
   uint64_t window_bytes_ = 0;
   bool fresh_ = false;  // a window closed since the last comparison
   double rate_ = 0;
-  State vote_ = State::Good;  // of the window before
+  State votes_[2] = {State::Good, State::Good};  // of the windows before
 };
 
 class TcpAid {
@@ -92,7 +95,6 @@ class TcpAid {
   // Calls add(fd, events, until) for what to wait for.
   void visit_waits(uint64_t now, const std::function<void(int, short, uint64_t)>& add) const;
 
-  void dbg(int rank) const;
  private:
   struct Lane {
     std::vector<TcpSendPort*> ports;
@@ -118,6 +120,7 @@ class TcpAid {
     std::vector<Lane> lanes;
     std::vector<std::unique_ptr<SpareReceiver>> receivers;
     std::vector<TcpRecvPort*> recv_ports;
+    uint64_t expect_until_ns = 0;  // spare connections of the peer may still be on their way
     std::map<TcpRecvPort*, Aided> aided;
     size_t next_lane = 0;
     uint64_t asked_at_ns = 0;

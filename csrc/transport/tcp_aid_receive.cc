@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/clock.h"
+#include "base/env.h"
 #include "transport/tcp_aid.h"
 
 namespace theseus {
@@ -15,6 +16,9 @@ constexpr uint64_t kSayAfter = 4;           // messages
 void TcpAid::add_receiver(TcpRecvPort* port) {
   Peer& peer = peer_of(port->route().peer);
   peer.recv_ports.push_back(port);
+  if (peer.recv_ports.size() == 1) {
+    peer.expect_until_ns = now_ns() + static_cast<uint64_t>(settings::heartbeat_timeout() * 1e9);
+  }
   if (links_.pacing != nullptr) {
     peer.aided[port];  // all are told of, always
   }
@@ -40,7 +44,10 @@ Status TcpAid::receive(uint64_t now) {
       }));
       ended |= !receiver.alive();
     }
-    if (ended) update_ways(peer);
+    if (ended || (now >= peer.expect_until_ns && peer.expect_until_ns != 0)) {
+      if (now >= peer.expect_until_ns) peer.expect_until_ns = 0;
+      update_ways(peer);
+    }
     say_receipts(peer, false);
   }
   return {};
@@ -98,11 +105,18 @@ void TcpAid::say_receipts(Peer& peer, bool all) {
   }
 }
 
+// A spare connection that has not come yet may be on its way.
 void TcpAid::update_ways(Peer& peer) {
+  const bool early = now_ns() < peer.expect_until_ns;
   for (TcpRecvPort* port : peer.recv_ports) {
-    port->set_another_way(std::any_of(peer.receivers.begin(), peer.receivers.end(), [port](const auto& receiver) {
-      return receiver->alive() && receiver->rail() != port->route().rail;
-    }));
+    bool there = false;
+    for (int rail = 0; rail < static_cast<int>(peer.lanes.size()); ++rail) {
+      if (rail == port->route().rail) continue;
+      const auto on_rail = [rail](const auto& receiver) { return receiver->rail() == rail; };
+      const auto found = std::find_if(peer.receivers.begin(), peer.receivers.end(), on_rail);
+      there |= found == peer.receivers.end() ? early : (*found)->alive();
+    }
+    port->set_another_way(there);
   }
 }
 

@@ -10,6 +10,8 @@
 #include <cstring>
 
 #include "base/clock.h"
+#include "base/env.h"
+#include "transport/tcp_kernel.h"
 
 namespace theseus {
 namespace {
@@ -83,6 +85,7 @@ Status TcpConnector::begin() {
   hello_sent_ = 0;
   set_option(descriptor, IPPROTO_TCP, TCP_NODELAY, 1);
   socket_.set_data_options(0, buffer_bytes_);
+  choose_congestion_control(descriptor, settings::tcp_congestion());
   sockaddr_storage address;
   if (route_.local.valid()) {
     // The kernel then picks the port together with the destination, so that ports do not run out.

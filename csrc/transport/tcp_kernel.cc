@@ -12,6 +12,8 @@
 namespace theseus {
 namespace {
 
+constexpr int kSegments = 8;
+
 // False where the kernel is too old to know what lies at `needed`.
 bool ask(int fd, tcp_info* info, size_t needed) {
   socklen_t length = sizeof *info;
@@ -29,7 +31,26 @@ std::optional<uint64_t> unacknowledged_bytes(int fd) {
 uint64_t held_up_by_receiver_ns(int fd) {
   tcp_info info{};
   if (!ask(fd, &info, offsetof(tcp_info, tcpi_rwnd_limited) + sizeof info.tcpi_rwnd_limited)) return 0;
-  return info.tcpi_rwnd_limited * 1000;
+  // Who asks in vain whether there is room again has lost the network, not the receiver.
+  return info.tcpi_probes > 1 ? 0 : info.tcpi_rwnd_limited * 1000;
+}
+
+void choose_congestion_control(int fd, const std::string& name) {
+  const auto choose = [fd](const std::string& one) {
+    return setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, one.data(), static_cast<socklen_t>(one.size())) == 0;
+  };
+  if (name.empty()) {
+    (void)(choose("cubic") || choose("reno"));
+  } else {
+    (void)choose(name);
+  }
+}
+
+void set_send_buffer(int fd, int bytes) {
+  int segment = 0;
+  socklen_t length = sizeof segment;
+  if (getsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &segment, &length) == 0) bytes = std::max(bytes, kSegments * segment);
+  setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
 }
 
 double silent_seconds(int fd) {

@@ -343,7 +343,6 @@ Status TcpLinks::progress() {
 
 void TcpLinks::wait(long nanoseconds) {
   impl_->enter();
-  if (getenv("AIDDBG")) { static thread_local uint64_t last = 0; uint64_t n = now_ns(); if (n > last + 3000000000ull) { last = n; if (impl_->aid) impl_->aid->dbg(impl_->rank); for (auto& r : impl_->rails) for (auto* q : r.receivers) q->dbg(); } }
   const uint64_t now = now_ns();
   uint64_t due = impl_->gather_poll_set(now);
   if (nanoseconds >= 0) due = std::min(due, now + static_cast<uint64_t>(nanoseconds));

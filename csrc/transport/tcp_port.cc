@@ -23,8 +23,9 @@ constexpr int kBatch = 16;     // messages in one system call
 constexpr uint64_t kSilenceCheckNs = 1'000'000'000;
 constexpr uint64_t kSampleNs = 5'000'000;
 constexpr uint64_t kDrainSampleNs = 1'000'000;  // the sooner the end of a backlog is seen, the less idle time counts
-// With so many messages kept it is worth asking whether they may go.
-constexpr uint64_t kAskWhenKept = 4;
+// With so much kept it is worth asking whether it may go: memory that was used just now is still in the cache.
+constexpr uint64_t kAskMessages = 8;
+constexpr uint64_t kAskBytes = 32 << 10;
 // All kept, and the peer has acknowledged none: look again after this time.
 constexpr uint64_t kRingFullNs = 500'000;
 
@@ -58,7 +59,7 @@ void* TcpSendPort::acquire(size_t bytes) {
   }
   Outgoing& slot = at(posted_);
   if (!slot.memory.valid()) {
-    if (free_.empty() && handed_ - acked_ >= kAskWhenKept) sample(now_ns());
+    if (free_.empty() && worth_asking()) sample(now_ns());
     if (!free_.empty()) {
       slot.memory = std::move(free_.back());
       free_.pop_back();
@@ -69,6 +70,11 @@ void* TcpSendPort::acquire(size_t bytes) {
     return nullptr;
   }
   return slot.memory.payload();
+}
+
+bool TcpSendPort::worth_asking() const {
+  return handed_ - acked_ >= kAskMessages ||
+         (handed_ != acked_ && meter_.handed() - meter_.acknowledged() >= kAskBytes);
 }
 
 void TcpSendPort::commit(size_t bytes) {
@@ -235,9 +241,9 @@ void TcpSendPort::sample(uint64_t now) {
   if (!socket_.valid()) return;
   const std::optional<uint64_t> unacknowledged = unacknowledged_bytes(socket_.fd());
   if (!unacknowledged.has_value()) return;
-  if (meter_.backlogged() && options_.pacing == nullptr && now >= held_up_at_ns_) {
+  if (*unacknowledged > 0 && options_.pacing == nullptr && now >= held_up_at_ns_) {
     held_up_at_ns_ = now + kSampleNs;
-    held_up_ns_ = held_up_by_receiver_ns(socket_.fd());
+    held_up_ns_ = std::max(held_up_ns_, held_up_by_receiver_ns(socket_.fd()));
   }
   meter_.sample(now, *unacknowledged, held_up_ns_, writable());
   settle();

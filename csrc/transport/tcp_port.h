@@ -88,6 +88,9 @@ class TcpSendPort final : public SendPort {
   void give_up() {
     if (status_.ok()) status_ = lost_;
   }
+  // What the rail carries, in bytes per second: the socket holds no more than a few milliseconds of it, within bounds,
+  // so that the last piece does not stick in a slow one.
+  void fit_buffer(double rate);
   // From now on nothing new goes over the connection itself, but for `allowance` messages.
   void hold_back(bool held, int allowance = 0);
   // The oldest message that no other connection has taken on, and that the receiver has room for: of those that this
@@ -104,7 +107,6 @@ class TcpSendPort final : public SendPort {
   // The receiver has no room for more, as far as we know.
   bool window_full() const { return posted_ > window_end(); }
 
-  void dbg() const;
  private:
   enum Flag : uint8_t { kWired = 1, kTaken = 2, kCarried = 4, kArrived = 8 };
   struct Outgoing {
@@ -122,6 +124,7 @@ class TcpSendPort final : public SendPort {
   bool by_receipt() const { return options_.aided && options_.pacing != nullptr; }
   TokenBucket* bucket() const { return options_.pacing == nullptr ? nullptr : &options_.pacing->egress(route_.rail); }
 
+  bool worth_asking() const;
   void connect_some();
   void write_some();
   bool write_once(size_t limit);
@@ -161,6 +164,7 @@ class TcpSendPort final : public SendPort {
   uint64_t retry_at_ns_ = 0;
   uint64_t sample_at_ns_ = 0;
   uint64_t held_up_at_ns_ = 0;  // when to ask next
+  int buffer_ = 0;              // bytes, where fitted
   uint64_t held_up_ns_ = 0;     // what was said last
   uint64_t silence_check_ns_ = 0;
 };

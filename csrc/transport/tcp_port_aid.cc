@@ -1,10 +1,28 @@
 // The sending port as first aid sees it: which messages nobody carries, and what became of those that others took on.
 #include <algorithm>
 #include <bit>
+#include <cstdlib>
 
+#include "transport/tcp_kernel.h"
 #include "transport/tcp_port.h"
 
 namespace theseus {
+namespace {
+
+constexpr double kBufferSeconds = 0.004;
+constexpr double kSmallestBuffer = 64 << 10;
+constexpr double kLargestBuffer = 512 << 10;
+
+}  // namespace
+
+void TcpSendPort::fit_buffer(double rate) {
+  if (!socket_.valid() || options_.pacing != nullptr) return;
+  const int wanted = static_cast<int>(std::clamp(rate * kBufferSeconds, kSmallestBuffer, kLargestBuffer));
+  // Small changes are not worth a system call.
+  if (buffer_ != 0 && std::abs(wanted - buffer_) < buffer_ / 4) return;
+  buffer_ = wanted;
+  set_send_buffer(socket_.fd(), wanted);
+}
 
 void TcpSendPort::hold_back(bool held, int allowance) {
   held_back_ = held;
@@ -23,11 +41,6 @@ std::optional<uint64_t> TcpSendPort::neglected(Which which) const {
   return std::nullopt;
 }
 
-void TcpSendPort::dbg() const {
-  fprintf(stderr, "   port rail %d ch %d posted %lu handed %lu acked %lu next %lu off %lu tail %d held %d allow %d lost %d sock %d conn %d win %lu rread %lu handedB %lu receipt %lu/%lu flags", route_.rail, route_.channel, posted_, handed_, acked_, next_, offset_, tail_.valid(), held_back_, allowance_, lost(), socket_.valid(), connector_.has_value(), window_end(), receipt_read_, meter_.handed(), receipt_complete_, receipt_released_);
-  for (uint64_t i = acked_; i < posted_ && i < acked_ + 30; ++i) fprintf(stderr, " %d", at(i).flags);
-  fprintf(stderr, "\n");
-}
 void TcpSendPort::take_on(uint64_t sequence) { at(sequence).flags |= kTaken; }
 
 void TcpSendPort::carried(uint64_t sequence) {

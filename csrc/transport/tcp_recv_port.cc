@@ -276,9 +276,6 @@ TcpReceipt TcpRecvPort::receipt() const {
   return receipt;
 }
 
-void TcpRecvPort::dbg() const {
-  fprintf(stderr, "   RECV rail %d ch %d complete %lu released %lu early %lu first %lu inmsg %d discard %lu eof %d sock %d another %d st %s\n", route_.rail, route_.channel, complete_, released_, early_messages_.size(), early_messages_.empty() ? 0 : early_messages_.begin()->first, in_message_, discard_, eof_, socket_.valid(), another_way_, status_.message().c_str());
-}
 void TcpRecvPort::drop_rest() {
   discard_ = missing();
   in_message_ = false;

@@ -71,7 +71,6 @@ class TcpRecvPort final : public RecvPort {
     if (!there && status_.ok()) status_ = end_status_;
   }
 
-  void dbg() const;
  private:
   bool find_socket();
   void read_some();
