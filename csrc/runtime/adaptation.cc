@@ -226,8 +226,8 @@ Result<Arrival> Adaptation::arrive(uint64_t request, const std::function<Status(
   return arrival;
 }
 
-// So many requests as take kAheadSeconds, by those since the last boundary. Few requests over a short time say little of
-// the next ones, so K grows by doubling; it shrinks at once.
+// So many requests as take kAheadSeconds, by those since the last boundary. Few requests over a short time say little
+// of the next ones, so K grows by doubling; it shrinks at once.
 uint32_t Adaptation::propose_k(uint64_t request) const {
   if (request <= boundary_) return next_k_;
   const double since = static_cast<double>(now_ns() - boundary_ns_) / 1e9;

@@ -40,7 +40,7 @@ def test_the_end_of_the_with_block_takes_all_along() -> None:
         assert network_of(bed.start(1, ["sleep", "600"]).pid) != host
     until(lambda: is_gone(keeper), "the keeper's end")
     assert sleeper.poll() == -signal.SIGTERM
-    assert processes_in(host) == []
+    until(lambda: processes_in(host) == [], "everybody's end")
 
 
 def test_kill_9_of_the_keeper_leaves_nothing() -> None:

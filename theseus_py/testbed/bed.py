@@ -108,7 +108,11 @@ class Testbed:
             raise TestbedError(f"no testbed named '{name}' is up{reason}; make one: theseus testbed up") from error
         bed = cls.__new__(cls)
         bed._open(connection, Shape())
-        bed.shape = Shape(**bed.status()["shape"])
+        try:
+            bed.shape = Shape(**bed.status()["shape"])
+        except TestbedError as error:
+            bed.close()
+            raise TestbedError(f"no testbed named '{name}' is up: it ends just now") from error
         return bed
 
     @classmethod

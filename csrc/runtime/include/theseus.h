@@ -1,8 +1,8 @@
 /* What Theseus adds to NCCL: the context from which every communicator of a job selects its schedules.
  *
  * Link with libtheseus.so.0 (pkg-config nccl names its folder). Calls return at once and never hold up a collective;
- * what they publish takes effect on all ranks of a communicator before one and the same request. theseusContextSync says
- * whether it was taken. Results are ncclResult_t values: 0 is success, ncclInvalidArgument what is malformed; the
+ * what they publish takes effect on all ranks of a communicator before one and the same request. theseusContextSync
+ * says whether it was taken. Results are ncclResult_t values: 0 is success, ncclInvalidArgument what is malformed; the
  * message is theseusGetLastError's.
  */
 #ifndef THESEUS_H_
@@ -36,14 +36,15 @@ int theseusSetExo(const char* name, size_t count, const uint32_t* indices, const
 
 typedef struct {
   const char* name;
-  int collective;        /* 0 AllReduce, 1 AllGather, 2 ReduceScatter, 3 Broadcast, 4 Reduce, 5 AllToAll, 6 Gather, 7 Scatter */
-  int root;              /* of rooted collectives; -1: any */
+  int collective; /* 0 AllReduce, 1 AllGather, 2 ReduceScatter, 3 Broadcast, 4 Reduce, 5 AllToAll, 6 Gather, 7 Scatter
+                   */
+  int root;       /* of rooted collectives; -1: any */
   const char* algorithm; /* a built-in algorithm; NULL: the plan */
   const void* plan;      /* a plan file (resccl compile), and its length */
   size_t plan_bytes;
-  const char* usable;    /* policy; NULL: always */
-  const char* score;     /* policy; NULL: 0 */
-  const char* replaces;  /* name of the schedule that it adapts; NULL: none */
+  const char* usable;   /* policy; NULL: always */
+  const char* score;    /* policy; NULL: 0 */
+  const char* replaces; /* name of the schedule that it adapts; NULL: none */
 } theseusSched_t;
 
 int theseusNewSched(const theseusSched_t* schedule);

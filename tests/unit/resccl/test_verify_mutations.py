@@ -116,6 +116,11 @@ def test_compiled_plans_run(seed: int) -> None:
     if plan is None:
         return
     verdict = expect_agreement(rng, plan)
+    if verdict == "race":
+        # Without slots a send is a reference, and its buffer may be written again before the receiver has read it.
+        assert not plan["rendezvous_safe"]
+        _core.verify(_core.encode_plan(plan), slots=2, equal_bits=False, any_count=False, scaled_input=False)
+        return
     # Some need slots, or two of them (fused); without folds the same chunk may be reduced in several orders.
     assert verdict in ("accepted", "deadlock", "rendezvous", "value")
 
