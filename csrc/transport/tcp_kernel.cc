@@ -28,11 +28,13 @@ std::optional<uint64_t> unacknowledged_bytes(int fd) {
   return static_cast<uint64_t>(std::max(bytes, 0));
 }
 
-uint64_t held_up_by_receiver_ns(int fd) {
+// The kernel's own count of time limited by the window will not do: where a long queue lies on the way, it grows while
+// the receiver takes all there is.
+bool window_is_closed(int fd) {
   tcp_info info{};
-  if (!ask(fd, &info, offsetof(tcp_info, tcpi_rwnd_limited) + sizeof info.tcpi_rwnd_limited)) return 0;
+  if (!ask(fd, &info, offsetof(tcp_info, tcpi_notsent_bytes) + sizeof info.tcpi_notsent_bytes)) return false;
   // Who asks in vain whether there is room again has lost the network, not the receiver.
-  return info.tcpi_probes > 1 ? 0 : info.tcpi_rwnd_limited * 1000;
+  return info.tcpi_unacked == 0 && info.tcpi_notsent_bytes > 0 && info.tcpi_probes <= 1;
 }
 
 void choose_congestion_control(int fd, const std::string& name) {

@@ -9,9 +9,9 @@ namespace theseus {
 
 // Bytes handed to the kernel that the peer's kernel has not acknowledged; nothing where the descriptor is dead.
 std::optional<uint64_t> unacknowledged_bytes(int fd);
-// For how long the peer's receive buffer was full since the connection began, in nanoseconds (of a few milliseconds'
-// resolution); 0 where the kernel does not say, or the peer no longer answers.
-uint64_t held_up_by_receiver_ns(int fd);
+// Whether the peer has no room: all that it was sent has arrived, and more waits. False where the peer no longer
+// answers.
+bool window_is_closed(int fd);
 // Seconds since the peer's machine has last acknowledged anything, while we repeat what it should; else 0.
 double silent_seconds(int fd);
 

@@ -22,6 +22,7 @@ constexpr size_t kKept = 256;  // messages kept at most, a power of two
 constexpr int kBatch = 16;     // messages in one system call
 constexpr uint64_t kSilenceCheckNs = 1'000'000'000;
 constexpr uint64_t kSampleNs = 5'000'000;
+constexpr uint64_t kBacklogBytes = 32 << 10;
 constexpr uint64_t kDrainSampleNs = 1'000'000;  // the sooner the end of a backlog is seen, the less idle time counts
 // With so much kept it is worth asking whether it may go: memory that was used just now is still in the cache.
 constexpr uint64_t kAskMessages = 8;
@@ -241,10 +242,17 @@ void TcpSendPort::sample(uint64_t now) {
   if (!socket_.valid()) return;
   const std::optional<uint64_t> unacknowledged = unacknowledged_bytes(socket_.fd());
   if (!unacknowledged.has_value()) return;
-  if (*unacknowledged > 0 && options_.pacing == nullptr && now >= held_up_at_ns_) {
+  if (*unacknowledged == 0) {
+    window_closed_ = false;
+  } else if (options_.pacing == nullptr && now >= held_up_at_ns_) {
+    const bool closed = window_is_closed(socket_.fd());
+    if (closed && window_closed_) held_up_ns_ += now - window_seen_ns_;
+    window_closed_ = closed;
+    window_seen_ns_ = now;
     held_up_at_ns_ = now + kSampleNs;
-    held_up_ns_ = std::max(held_up_ns_, held_up_by_receiver_ns(socket_.fd()));
   }
+  // A socket that took all there was is waited for all the same, if the NIC has most of it still to send.
+  if (*unacknowledged >= kBacklogBytes && !meter_.backlogged()) meter_.begin_backlog(now);
   meter_.sample(now, *unacknowledged, held_up_ns_, writable());
   settle();
 }

@@ -165,7 +165,9 @@ class TcpSendPort final : public SendPort {
   uint64_t sample_at_ns_ = 0;
   uint64_t held_up_at_ns_ = 0;  // when to ask next
   int buffer_ = 0;              // bytes, where fitted
-  uint64_t held_up_ns_ = 0;     // what was said last
+  uint64_t held_up_ns_ = 0;     // time for which the receiver took nothing, so far
+  bool window_closed_ = false;  // when last seen
+  uint64_t window_seen_ns_ = 0;
   uint64_t silence_check_ns_ = 0;
 };
 

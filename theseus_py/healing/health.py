@@ -35,6 +35,8 @@ class Settings:
     silence: float = 5.0  # of a marked NIC without a sign, until it is tried again; doubles each time in vain
     longest_silence: float = 300.0
     silence_in_use: float = 6.0  # times that, where plans still use the NIC
+    doubtful: float = 0.6  # a learned capacity may be that of a burst: less than this has to be lost
+    very_doubtful: float = 0.3  # the same, where another NIC is marked already
     at_ease: float = 0.5  # of the time that sound NICs are waited for: less, and a marked one could do more
     trial: float = 4 / STEPS  # what it is then taken for: enough for a plan to use it a little
     learned_windows: int = 5  # a capacity that is not given is the best mean of so many windows
@@ -182,12 +184,18 @@ class Monitor:
             return False
         bad = list(takewhile(lambda seen: seen < state.health, last))
         left = _rounded_down(float(np.percentile(bad, 10)))
+        if self._learns and left > (settings.very_doubtful if self._heals_others(state) else settings.doubtful):
+            return False
         soon = now - state.changed_at < settings.dwell
         if now - state.changed_at > settings.longest_silence / 10:
             state.silence = 0.0  # another story than the last one
         if left >= state.health or (soon and left > state.health / 4):
             return False
         return self._set(now, state, left)
+
+    def _heals_others(self, state: _Nic) -> bool:
+        """Plans around one NIC load the others unevenly, and make them look slower than they are."""
+        return any(other.health < 1.0 for other in self._nics.values() if other is not state)
 
     def _up(self, now: float, state: _Nic) -> bool:
         settings = self.settings
