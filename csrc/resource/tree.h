@@ -202,7 +202,7 @@ class ResourceTree {
   std::unordered_map<Vertex*, std::unique_ptr<Vertex>> retired_;
   std::unordered_map<uint64_t, uint32_t> tagged_;  // by schedule: vertices, retired ones too
   std::map<size_t, uint32_t> needs_;               // of the arena: how many leaves have each
-  uint64_t clock_ = 0;  // walks and recalls so far
+  uint64_t clock_ = 0;                             // walks and recalls so far
   uint64_t changes_ = 0;
   std::array<Visit, kLayers> visits_ = {};
   TreeStatistics totals_;
