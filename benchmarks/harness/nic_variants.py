@@ -79,7 +79,12 @@ def known_variants() -> list[Variant]:
             ADAPTED,
             "agent and monitor find out by themselves",
             lambda: _lacks("THESEUS_AGENT"),
-            {"THESEUS_AGENT": agent_command(), "THESEUS_ADAPT": "on", "THESEUS_FIRST_AID": "1"},
+            {
+                "THESEUS_AGENT": agent_command(),
+                "THESEUS_ADAPT": "on",
+                "THESEUS_HEALING": "gain",
+                "THESEUS_FIRST_AID": "1",
+            },
             settles=3,
             settle_seconds=3.0,
         ),

@@ -69,9 +69,11 @@ class Observer:
 class HealingMonitor:
     """What the agent calls every 20 ms (agent.Monitor)."""
 
-    def __init__(self, agent: Agent, rule: GainRule | ThetaRule | None = None) -> None:
+    def __init__(self, agent: Agent, rule: GainRule | ThetaRule | None = None, *, learns: bool = True) -> None:
+        """`learns`: judges NICs of unknown speed as well, by the best that was seen of them."""
         self._agent = agent
         self._rule = rule or GainRule()
+        self._learns = learns
         self._sums = FlowSums()
         self._observer: Observer | None = None
         self._monitor: Monitor | None = None
@@ -112,10 +114,13 @@ class HealingMonitor:
         rails = min(len(rows[host]["rates"]) for host in hosts)
         if rails == 0:
             return
+        capacity = _capacity(rows, hosts, rails)
+        if capacity is None and not self._learns:
+            return
         if self._observer is None or self._monitor is None:
             self._planner(Cluster(len(hosts), rails))
             self._observer = Observer(hosts)
-            self._monitor = Monitor(len(hosts), rails, _capacity(rows, hosts, rails))
+            self._monitor = Monitor(len(hosts), rails, capacity)
         if self._monitor.step(time.monotonic(), self._observer.observe(rows)) is not None:
             self._due = True
             self._detected = time.monotonic_ns()
