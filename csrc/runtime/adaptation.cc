@@ -38,8 +38,11 @@ Adaptation::Adaptation(const CommId& communicator, int rank, const std::vector<P
       rank_(rank),
       schedules_(std::make_shared<Schedules>(rank, topology, dependable_slots(peers))) {}
 
-Adaptation::~Adaptation() {
+Adaptation::~Adaptation() { close(); }
+
+void Adaptation::close() {
   if (membership_ != nullptr) membership_->stop();
+  if (links_ != nullptr) links_->close();
 }
 
 Result<std::shared_ptr<Adaptation>> Adaptation::start(const CommId& communicator, int rank,

@@ -51,6 +51,9 @@ class Adaptation final : public Holdings, public JobLogListener, public std::ena
   // Until no peer can need this rank for an agreement that has started here.
   Status finish(const std::function<Status()>& pause);
 
+  // Before what `data_links` of start() names goes: nothing on the watch thread touches it afterwards.
+  void close();
+
   ContextState state() const;
 
  private:

@@ -186,7 +186,9 @@ Result<std::unique_ptr<AgreementLinks>> AgreementLinks::open(const CommId& commu
   return std::unique_ptr<AgreementLinks>(new AgreementLinks(std::move(state)));
 }
 
-AgreementLinks::~AgreementLinks() {
+AgreementLinks::~AgreementLinks() { close(); }
+
+void AgreementLinks::close() {
   state_->server->unregister_handler(state_->communicator, Purpose::Agreement, state_->rank);
   state_->server->loop().run([this] { state_->close(); });
 }

@@ -25,8 +25,11 @@ class AgreementLinks {
 
   static Result<std::unique_ptr<AgreementLinks>> open(const CommId& communicator, int rank, std::vector<Peer> peers,
                                                       const Topology& topology, Receive receive);
-  // No callback follows.
+  // As close().
   ~AgreementLinks();
+
+  // No callback is under way when it returns (but for one that calls it), and none follows. Idempotent.
+  void close();
 
   // From any thread. What cannot be delivered is dropped: who waits for it notices by the control star.
   void send(int to, Kind kind, std::string bytes);

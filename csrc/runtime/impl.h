@@ -48,6 +48,10 @@ struct PreparedRequest {
 
 struct Communicator::Impl {
   explicit Impl(Communicator* owner) : self(owner) {}
+  // The watch thread may hold the adaptation a moment longer than its links live.
+  ~Impl() {
+    if (adaptation != nullptr) adaptation->close();
+  }
 
   Communicator* self;
   CommId id;

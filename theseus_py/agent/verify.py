@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import multiprocessing
-import os
+
+from theseus_py.agent.worker import make_worker
 
 __all__ = ["Verifier", "fault_of"]
 
@@ -35,10 +35,6 @@ def fault_of(body: bytes, collective: str, root: int) -> str | None:
         return f"the file is no plan: {error}"
 
 
-def _begin() -> None:
-    os.nice(10)
-
-
 class Verifier:
     """One worker process, started when it is first needed."""
 
@@ -48,9 +44,7 @@ class Verifier:
     async def fault_of(self, body: bytes, collective: str, root: int) -> str | None:
         """Does the same there. A plan that kills the worker is refused, and the next one gets a new worker."""
         if self._pool is None:
-            self._pool = concurrent.futures.ProcessPoolExecutor(
-                1, mp_context=multiprocessing.get_context("spawn"), initializer=_begin
-            )
+            self._pool = make_worker(niceness=10)
         loop = asyncio.get_running_loop()
         try:
             return await loop.run_in_executor(self._pool, fault_of, body, collective, root)
