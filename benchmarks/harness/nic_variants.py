@@ -82,7 +82,6 @@ def known_variants() -> list[Variant]:
             {
                 "THESEUS_AGENT": agent_command(),
                 "THESEUS_ADAPT": "on",
-                "THESEUS_HEALING": "gain",
                 "THESEUS_FIRST_AID": "1",
             },
             settles=3,

@@ -10,10 +10,10 @@ constexpr uint64_t kWindowNs = 20'000'000;  // of backlogged time, for one rate
 constexpr uint64_t kHeldUpNs = 15'000'000;  // for so long it counts that the receiver has held us up
 // What passes sooner than in this time is not worth helping, and rates are then those of the scheduler, not of NICs.
 constexpr double kWorthHelpingSeconds = 0.005;
-// Below these parts of the best other lane's rate. Plans made for a sick NIC leave one below about 0.2 out, and load
-// others by what they carry.
+// Below these parts of the best other lane's rate. Connections to several peers share a NIC no more evenly than that,
+// and plans made for a sick NIC leave one below about 0.2 out, and load others by what they carry.
 constexpr double kBad = 0.2;
-constexpr double kSlow = 0.7;
+constexpr double kSlow = 0.4;
 
 }  // namespace
 
@@ -32,7 +32,8 @@ void LaneHealth::measure(uint64_t now, uint64_t acknowledged, uint64_t arrived, 
   }
   const bool any = moved > 0 || arrived != arrived_;
   const bool by_receiver = held_up_at_ns_ != 0 && now < held_up_at_ns_ + kHeldUpNs;
-  if (any || under_way == 0 || by_receiver || !started_) moved_at_ns_ = now;
+  // Where nothing was under way before, what is now has only just begun.
+  if (any || under_way == 0 || under_way_ == 0 || by_receiver || !started_) moved_at_ns_ = now;
   if (any) heard_at_ns_ = now;
   under_way_ = under_way;
   started_ = true;
@@ -44,6 +45,7 @@ void LaneHealth::measure(uint64_t now, uint64_t acknowledged, uint64_t arrived, 
   if (window_ns_ < kWindowNs) return;
   rate_ = static_cast<double>(window_bytes_) * 1e9 / static_cast<double>(window_ns_);
   window_ns_ = window_bytes_ = 0;
+  rated_at_ns_ = now;
   fresh_ = true;
 }
 

@@ -16,6 +16,8 @@ constexpr uint64_t kJudgePerPortNs = 20'000;
 // piece of this size. Longer than a delayed acknowledgement (40 ms).
 constexpr uint64_t kStandstillNs = 50'000'000;
 constexpr double kPieceBytes = 64 << 10;
+// Who helps a slow lane has shown what it can within this time: a plan may have left an idle rail out for a reason.
+constexpr uint64_t kRateAgeNs = 1'000'000'000;
 constexpr double kStandstillFactor = 4;
 // A trial message has to do at least half as well as the others. Between trials that fail the gap doubles.
 constexpr double kTrialPart = 0.5;
@@ -285,6 +287,7 @@ SpareSender* TcpAid::choose_spare(Peer& peer, const Lane& lane, bool only_idle, 
     const size_t rail = (peer.next_lane + i) % count;
     const Lane& other = peer.lanes[rail];
     if (!usable(other) || !other.spare->ready()) continue;
+    if (only_idle && now > other.health.rated_at_ns() + kRateAgeNs) continue;
     if (other.health.state() == State::Bad && (any_trusted || other.health.heard_at_ns() + kStandstillNs < now)) {
       continue;
     }

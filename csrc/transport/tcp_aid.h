@@ -41,6 +41,7 @@ class LaneHealth {
   uint64_t heard_at_ns() const { return heard_at_ns_; }
   void hear(uint64_t now) { heard_at_ns_ = now; }
   double rate() const { return rate_; }
+  uint64_t rated_at_ns() const { return rated_at_ns_; }
 
  private:
   State state_ = State::Good;
@@ -59,6 +60,7 @@ class LaneHealth {
   uint64_t window_bytes_ = 0;
   bool fresh_ = false;  // a window closed since the last comparison
   double rate_ = 0;
+  uint64_t rated_at_ns_ = 0;
   State votes_[2] = {State::Good, State::Good};  // of the windows before
 };
 

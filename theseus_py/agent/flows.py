@@ -18,11 +18,12 @@ class _Process:
     def __init__(self, descriptor: int) -> None:
         self.page = _core.FlowPage(descriptor)
         self.identity = str(self.page.head()["identity"])
-        self.seen: dict[tuple[str, int], tuple[int, int]] = {}
+        self.seen: dict[tuple[str, int], tuple[int, int, int]] = {}
 
 
 class FlowSums:
-    """Bytes acknowledged while data waited to go, and for how long it did, by destination and rail; ever growing.
+    """Bytes acknowledged while data waited to go, for how long it did, and bytes that first aid sent over another rail,
+    by destination and rail; ever growing. And how many connections it keeps away now.
 
     Flows of several processes share a NIC: their bytes add up, and their time is that of the one that waited longest.
     """
@@ -30,12 +31,14 @@ class FlowSums:
     def __init__(self) -> None:
         self._processes: dict[int, _Process | None] = {}
         self._sums: dict[tuple[str, int], list[int]] = {}
+        self._suspect: dict[tuple[str, int], int] = {}
         self._rates: list[int] = []
         self.identity = ""
 
     def read(self, pages: Iterable[tuple[int, int]]) -> None:
         """Takes in what has been counted since the last call. `pages`: process id and descriptor of ranks' pages."""
         added: dict[tuple[str, int], list[int]] = {}
+        self._suspect = {}
         present = set()
         for pid, descriptor in pages:
             present.add(pid)
@@ -46,17 +49,21 @@ class FlowSums:
             for row in process.page.read():
                 flow = (str(row["identity"]), int(row["rail"]))
                 moved, waited = int(row["backlogged_bytes"]), int(row["backlogged_ns"])
-                moved_before, waited_before = process.seen.get(flow, (0, 0))
-                process.seen[flow] = (moved, waited)
-                sums = added.setdefault(flow, [0, 0])
+                rescued = int(row["rescued_bytes"])
+                moved_before, waited_before, rescued_before = process.seen.get(flow, (0, 0, 0))
+                process.seen[flow] = (moved, waited, rescued)
+                sums = added.setdefault(flow, [0, 0, 0])
                 sums[0] += max(0, moved - moved_before)
                 sums[1] = max(sums[1], waited - waited_before)
+                sums[2] += max(0, rescued - rescued_before)
+                if row["suspect"]:
+                    self._suspect[flow] = self._suspect.get(flow, 0) + int(row["suspect"])
         for pid in self._processes.keys() - present:
             del self._processes[pid]
-        for flow, (moved, waited) in added.items():
-            sums = self._sums.setdefault(flow, [0, 0])
-            sums[0] += moved
-            sums[1] += waited
+        for flow, more in added.items():
+            sums = self._sums.setdefault(flow, [0, 0, 0])
+            for number, value in enumerate(more):
+                sums[number] += value
 
     def _process(self, pid: int, descriptor: int) -> _Process | None:
         if pid not in self._processes:
@@ -75,5 +82,5 @@ class FlowSums:
             "at": time.monotonic_ns(),
             "ranks": len(self._processes),
             "rates": self._rates,
-            "flows": [[host, rail, *sums] for (host, rail), sums in self._sums.items()],
+            "flows": [[*flow, *sums, self._suspect.get(flow, 0)] for flow, sums in self._sums.items()],
         }

@@ -20,6 +20,7 @@ from theseus_py import _core
 from theseus_py.agent.flows import FlowSums
 from theseus_py.agent.worker import make_worker
 from theseus_py.errors import TheseusError
+from theseus_py.healing.blame import Observation
 from theseus_py.healing.health import Monitor
 from theseus_py.healing.publish import HEALING, Cluster, GainRule, Published, Record, ThetaRule, decide
 
@@ -41,13 +42,13 @@ class Observer:
         self.hosts = hosts
         self._before: dict[str, dict[str, Any]] = {}
 
-    def observe(self, rows: dict[str, dict[str, Any]]) -> dict[tuple[int, int, int], tuple[float, float]]:
-        """Returns, by (source, destination, rail), bytes a second while data waited, and the share of time it did.
+    def observe(self, rows: dict[str, dict[str, Any]]) -> dict[tuple[int, int, int], Observation]:
+        """Returns, by (source, destination, rail), what flows got since they were last looked at.
 
         `rows`: the latest of each host (FlowSums.rows). Flows of hosts that have nothing new are left out.
         """
         number = {str(row["identity"]): self.hosts.index(host) for host, row in rows.items() if host in self.hosts}
-        seen: dict[tuple[int, int, int], tuple[float, float]] = {}
+        seen: dict[tuple[int, int, int], Observation] = {}
         for host, row in rows.items():
             before = self._before.get(host)
             if host not in self.hosts or (before is not None and row["at"] - before["at"] < _SHORTEST_WINDOW):
@@ -57,23 +58,24 @@ class Observer:
                 continue
             window = row["at"] - before["at"]
             known = {(flow[0], flow[1]): flow[2:] for flow in before["flows"]}
-            for peer, rail, moved, waited in row["flows"]:
-                moved_before, waited_before = known.get((peer, rail), (0, 0))
+            for peer, rail, moved, waited, rescued, suspect in row["flows"]:
+                moved_before, waited_before, rescued_before, _ = known.get((peer, rail), (0, 0, 0, 0))
                 waited -= waited_before
-                if peer in number and waited > 0:
-                    goodput = (moved - moved_before) * 1e9 / waited
-                    seen[self.hosts.index(host), number[peer], rail] = (goodput, min(1.0, waited / window))
+                avoided = suspect > 0 or rescued > rescued_before
+                if peer in number and (waited > 0 or avoided):
+                    goodput = (moved - moved_before) * 1e9 / max(waited, 1)
+                    share = min(1.0, waited / window)
+                    flow = self.hosts.index(host), number[peer], rail
+                    seen[flow] = Observation(goodput, share, window / 1e9, avoided)
         return seen
 
 
 class HealingMonitor:
     """What the agent calls every 20 ms (agent.Monitor)."""
 
-    def __init__(self, agent: Agent, rule: GainRule | ThetaRule | None = None, *, learns: bool = True) -> None:
-        """`learns`: judges NICs of unknown speed as well, by the best that was seen of them."""
+    def __init__(self, agent: Agent, rule: GainRule | ThetaRule | None = None) -> None:
         self._agent = agent
         self._rule = rule or GainRule()
-        self._learns = learns
         self._sums = FlowSums()
         self._observer: Observer | None = None
         self._monitor: Monitor | None = None
@@ -115,8 +117,6 @@ class HealingMonitor:
         if rails == 0:
             return
         capacity = _capacity(rows, hosts, rails)
-        if capacity is None and not self._learns:
-            return
         if self._observer is None or self._monitor is None:
             self._planner(Cluster(len(hosts), rails))
             self._observer = Observer(hosts)

@@ -52,7 +52,7 @@ def healing_monitor() -> MakeMonitor | None:
         from theseus_py.agent.healing import HealingMonitor
         from theseus_py.healing.publish import GainRule, ThetaRule
 
-        return HealingMonitor(agent, ThetaRule() if rule == "theta" else GainRule(), learns=rule != "auto")
+        return HealingMonitor(agent, ThetaRule() if rule == "theta" else GainRule())
 
     return make
 

@@ -34,10 +34,14 @@ class Flow(NamedTuple):
 
 
 class Observation(NamedTuple):
-    """What a flow got in a window: bytes a second while data waited to go, and for which share of the window it did."""
+    """What a flow got in a window of so many seconds: bytes a second while data waited to go, and for which share of
+    the window it did. `avoided`: ranks sent some of its data over another rail by themselves (first aid).
+    """
 
     goodput: float
     backlogged: float
+    seconds: float = 0.02
+    avoided: bool = False
 
 
 Nic = tuple[int, int]  # host, rail
@@ -50,6 +54,9 @@ class Window:
 
     busy: Direction  # share of the window: the longest time that one flow waited; 0: the NIC says nothing
     at_least: Direction  # the speed of the NIC, if its flows waited one after the other
+    at_most: Direction  # the same, if all waited at once
+    moved: Direction  # what it moved while data waited, as if it had taken all of the window for it
+    avoided: frozenset[Nic]  # ends of flows that ranks avoid: how little waits there says nothing
     unexplained: tuple[Flow, ...]
     blamed: frozenset[Nic]
     tied: frozenset[Nic]  # each of some of these would do
@@ -58,7 +65,7 @@ class Window:
 def capacity_evidence(flows: Mapping[Flow, Observation], hosts: int, rails: int) -> tuple[Direction, ...]:
     """Returns bytes a second moved while waiting, the sum of the shares of time, and the largest."""
     moved, together, longest = (np.zeros((2, hosts, rails)) for _ in range(3))
-    for (src, dst, rail), (goodput, backlogged) in flows.items():
+    for (src, dst, rail), (goodput, backlogged, *_) in flows.items():
         share = min(max(backlogged, 0.0), 1.0)
         for nic in _ends(Flow(src, dst, rail)):
             moved[nic] += max(goodput, 0.0) * share
@@ -67,12 +74,15 @@ def capacity_evidence(flows: Mapping[Flow, Observation], hosts: int, rails: int)
     return moved, together, longest
 
 
-def look(flows: Mapping[Flow, Observation], capacity: NDArray[np.float64]) -> Window:
-    """Blames NICs for the flows of a window. `capacity`: bytes a second, hosts x rails; 0: not known yet."""
+def look(flows: Mapping[Flow, Observation], capacity: NDArray[np.float64], full: float = FULL) -> Window:
+    """Blames NICs for the flows of a window. `capacity`: bytes a second, hosts x rails; 0: not known yet. `full`: the
+    part of it from which on a NIC does what it should.
+    """
     hosts, rails = capacity.shape
     moved, together, longest = capacity_evidence(flows, hosts, rails)
     speed = np.divide(moved, capacity, out=np.ones_like(moved), where=capacity > 0)
     at_least = np.divide(speed, np.minimum(together, 1.0), out=np.zeros_like(speed), where=together > 0)
+    at_most = np.divide(speed, longest, out=np.zeros_like(speed), where=longest > 0)
     at: dict[tuple[int, int, int], list[Observation]] = {}
     for flow, seen in flows.items():
         for nic in _ends(flow):
@@ -81,7 +91,7 @@ def look(flows: Mapping[Flow, Observation], capacity: NDArray[np.float64]) -> Wi
     def explains(nic: tuple[int, int, int], seen: Observation) -> bool:
         # While this flow waited, if all began together: those that waited longer did so all the time.
         meanwhile = sum(other.goodput * min(1.0, other.backlogged / seen.backlogged) for other in at[nic])
-        is_full = capacity[nic[1:]] == 0 or meanwhile >= FULL * capacity[nic[1:]]
+        is_full = capacity[nic[1:]] == 0 or meanwhile >= full * capacity[nic[1:]]
         return bool(is_full and seen.goodput >= FAIR * max(other.goodput for other in at[nic]))
 
     unexplained = tuple(
@@ -95,7 +105,8 @@ def look(flows: Mapping[Flow, Observation], capacity: NDArray[np.float64]) -> Wi
         sure, unsure = cover({(flow.src, flow.dst) for flow in unexplained if flow.rail == rail})
         blamed |= {(host, rail) for host in sure}
         tied |= {(host, rail) for host in unsure}
-    return Window(longest, at_least, unexplained, frozenset(blamed), frozenset(tied))
+    avoided = frozenset(nic[1:] for flow, seen in flows.items() if seen.avoided for nic in _ends(flow))
+    return Window(longest, at_least, at_most, speed, avoided, unexplained, frozenset(blamed), frozenset(tied))
 
 
 def _ends(flow: Flow) -> tuple[tuple[int, int, int], tuple[int, int, int]]:

@@ -165,7 +165,6 @@ def _heal(timeline: Timeline, story: Story, folder: Path, look: Look) -> list[in
         "THESEUS_STATE_DIR": str(state),
         "THESEUS_AGENT": theseus_py.AGENT_COMMAND,
         "THESEUS_ADAPT": "on",
-        "THESEUS_HEALING": "gain",
         "THESEUS_FIRST_AID": "1",
         "THESEUS_TRACE": str(folder / "trace.%p.json"),
     }

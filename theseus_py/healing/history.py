@@ -1,0 +1,90 @@
+"""What flows got over longer spans than one window, and what a NIC of this cluster may be expected to do.
+
+TCP, bursts that NICs and switches let through, and the scheduler make single windows of 20 ms say anything between half
+and twice a NIC's speed. Over 60 ms healthy NICs were seen at 0.5 of their speed and more, over 200 ms at 0.77, over
+600 ms at 0.92. So what lost most shows first, and less needs longer.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+
+import numpy as np
+
+from theseus_py.healing.blame import Flow, Observation, capacity_evidence
+
+# A NIC tells what others can do now if data waited there for so much of the time, as a rule to all peers at once. What
+# NICs can do at all it tells if data waited there nearly all the time.
+_TELLING = 0.05
+_FULL_TIME = 0.8
+# The usual speed is looked at over so many windows, and so many looks count: a bad phase does not become the rule.
+_USUAL_WINDOWS = 3
+_LOOKS_KEPT = 512
+
+
+class History:
+    """The last `longest` windows of all flows."""
+
+    def __init__(self, hosts: int, rails: int, longest: int) -> None:
+        self._shape = hosts, rails
+        self._windows: deque[Mapping[Flow, Observation]] = deque(maxlen=longest)
+        self._usual: deque[float] = deque(maxlen=_LOOKS_KEPT)
+        self._until_next = _USUAL_WINDOWS
+
+    def __len__(self) -> int:
+        return len(self._windows)
+
+    def forget(self) -> None:
+        """Drops all windows: what follows goes by other plans. What is usual stays."""
+        self._windows.clear()
+
+    @property
+    def usual(self) -> float:
+        """Bytes a second of most NICs while data waits, most of the time; 0: not known yet."""
+        return float(np.median(self._usual)) if self._usual else 0.0
+
+    def add(self, flows: Mapping[Flow, Observation]) -> None:
+        """Takes in one window."""
+        self._windows.append(flows)
+        self._until_next -= 1
+        if self._until_next > 0 or len(self) < _USUAL_WINDOWS:
+            return
+        self._until_next = _USUAL_WINDOWS
+        speed = self._typical(self.over(_USUAL_WINDOWS), _FULL_TIME)
+        if speed > 0:
+            self._usual.append(speed)
+
+    def over(self, windows: int) -> dict[Flow, Observation]:
+        """Returns what each flow got in the last `windows` windows together."""
+        count = min(windows, len(self._windows))
+        moved: dict[Flow, float] = {}
+        waited: dict[Flow, float] = {}
+        avoided: set[Flow] = set()
+        span = 0.0
+        for number in range(len(self._windows) - count, len(self._windows)):
+            flows = self._windows[number]
+            span += max((seen.seconds for seen in flows.values()), default=0.02)
+            for flow, (goodput, backlogged, seconds, is_avoided) in flows.items():
+                waited[flow] = waited.get(flow, 0.0) + backlogged * seconds
+                moved[flow] = moved.get(flow, 0.0) + goodput * backlogged * seconds
+                if is_avoided:
+                    avoided.add(flow)
+        return {
+            flow: Observation(moved[flow] / max(time, 1e-9), min(1.0, time / span), span, flow in avoided)
+            for flow, time in waited.items()
+        }
+
+    def expected(self, flows: Mapping[Flow, Observation]) -> float:
+        """Returns the bytes a second that a healthy NIC would have shown in a span: no more than is usual, and no more
+        than most showed in that very span, since whoever lacks processor time lacks it on all NICs. 0: not known yet.
+        """
+        now, usual = self._typical(flows, _TELLING), self.usual
+        return min(now, usual) if min(now, usual) > 0 else now or usual
+
+    def _typical(self, flows: Mapping[Flow, Observation], least: float) -> float:
+        moved, _, longest = capacity_evidence(flows, *self._shape)
+        telling = longest >= least
+        if 2 * np.count_nonzero(telling) < telling.size:
+            return 0.0
+        return float(np.median(moved[telling] / longest[telling]))
