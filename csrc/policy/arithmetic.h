@@ -18,9 +18,12 @@ inline Fault checked(double result) { return result == result ? Fault::None : Fa
 inline Fault add(double a, double b, double& r) { return checked(r = a + b); }
 inline Fault subtract(double a, double b, double& r) { return checked(r = a - b); }
 inline Fault multiply(double a, double b, double& r) { return checked(r = a * b); }
+// Without a branch, so that compilers make vectors of it where lanes are divided.
 inline Fault divide(double a, double b, double& r) {
-  if (b == 0) return Fault::DivisionByZero;
-  return checked(r = a / b);
+  r = a / b;
+  const bool is_by_zero = b == 0, is_nan = r != r;
+  const Fault fault = is_by_zero ? Fault::DivisionByZero : Fault::NotANumber;
+  return (is_by_zero | is_nan) ? fault : Fault::None;
 }
 // As Python's: the remainder has the sign of b, and a = b * (a // b) + a % b as far as doubles can say.
 inline Fault modulo(double a, double b, double& r) {

@@ -1,8 +1,22 @@
 #include "policy/candidates.h"
 
 #include <algorithm>
+#include <tuple>
+#include <utility>
 
 namespace theseus::policy {
+
+namespace {
+
+// Where a schedule stands among the candidates.
+auto place_of(const SchedulePolicy& policy) {
+  const Guards& guards = policy.guards();
+  const bool is_computed = policy.score().code != nullptr;
+  return std::tuple(!is_computed, is_computed ? 0 : -policy.score().constant, guards.bytes.low, guards.bytes.high,
+                    guards.dtypes, guards.ops, policy.root());
+}
+
+}  // namespace
 
 void Candidates::assign(const std::vector<const SchedulePolicy*>& policies, const std::vector<int32_t>& replaces,
                         const std::vector<bool>& fixed) {
@@ -10,36 +24,50 @@ void Candidates::assign(const std::vector<const SchedulePolicy*>& policies, cons
   for (const SchedulePolicy* each : policies) {
     if (each->can_be_used()) usable.push_back(each);
   }
-  std::stable_sort(usable.begin(), usable.end(), [](const SchedulePolicy* a, const SchedulePolicy* b) {
-    const bool is_computed = a->score().code != nullptr, is_other_computed = b->score().code != nullptr;
-    if (is_computed != is_other_computed) return is_computed;
-    return !is_computed && a->score().constant > b->score().constant;
-  });
+  std::stable_sort(usable.begin(), usable.end(),
+                   [](const SchedulePolicy* a, const SchedulePolicy* b) { return place_of(*a) < place_of(*b); });
   candidates_.clear();
   ids_.clear();
+  gates_.clear();
   others_.clear();
-  evaluators_.clear();
+  groups_.clear();
   computed_ = 0;
-  for (const SchedulePolicy* each : usable) add(*each, fixed);
+  for (size_t i = 0; i < usable.size(); ++i) {
+    if (i == 0 || !asks_alike(*usable[i - 1], *usable[i])) add_gate(*usable[i]);
+    add(*usable[i], fixed);
+  }
   evaluator_by_key_.clear();
+  group_by_shape_.clear();
   link(usable, replaces);
   beaten_.assign(candidates_.size(), 0);
   selection_ = 0;
 }
 
-void Candidates::add(const SchedulePolicy& policy, const std::vector<bool>& fixed) {
+bool Candidates::asks_alike(const SchedulePolicy& a, const SchedulePolicy& b) {
+  const Guards &one = a.guards(), &other = b.guards();
+  return one.bytes == other.bytes && one.dtypes == other.dtypes && one.ops == other.ops && one.others == other.others &&
+         a.root() == b.root();
+}
+
+void Candidates::add_gate(const SchedulePolicy& policy) {
   const Guards& guards = policy.guards();
+  Gate gate{};
+  gate.lowest_bytes = guards.bytes.low;
+  gate.highest_bytes = guards.bytes.high;
+  gate.names = (guards.dtypes & ((1u << kOpBit) - 1)) | guards.ops << kOpBit;
+  gate.root = policy.root();
+  gate.others = static_cast<uint32_t>(others_.size());
+  others_.insert(others_.end(), guards.others.begin(), guards.others.end());
+  gate.others_end = static_cast<uint32_t>(others_.size());
+  gates_.push_back(gate);
+}
+
+void Candidates::add(const SchedulePolicy& policy, const std::vector<bool>& fixed) {
   Candidate candidate{};
-  candidate.lowest_bytes = guards.bytes.low;
-  candidate.highest_bytes = guards.bytes.high;
-  candidate.names = (guards.dtypes & ((1u << kOpBit) - 1)) | guards.ops << kOpBit;
-  candidate.root = policy.root();
+  candidate.gate = static_cast<uint32_t>(gates_.size() - 1);
   candidate.usable = evaluator_of(policy.usable(), fixed);
   candidate.score = evaluator_of(policy.score(), fixed);
   candidate.constant = policy.score().constant;
-  candidate.others = static_cast<uint32_t>(others_.size());
-  others_.insert(others_.end(), guards.others.begin(), guards.others.end());
-  candidate.others_end = static_cast<uint32_t>(others_.size());
   computed_ += candidate.score >= 0 ? 1 : 0;
   candidates_.push_back(candidate);
   ids_.push_back(policy.id());
@@ -47,17 +75,29 @@ void Candidates::add(const SchedulePolicy& policy, const std::vector<bool>& fixe
 
 int32_t Candidates::evaluator_of(const FoldedExpression& expression, const std::vector<bool>& fixed) {
   if (expression.code == nullptr) return -1;
-  const auto [found, is_new] = evaluator_by_key_.try_emplace(expression.key, static_cast<int32_t>(evaluators_.size()));
-  if (is_new) {
-    Evaluator evaluator{expression.code, false, 0, {}};
-    for (const Instruction& each : expression.code->instructions) {
-      if (each.op == Op::Attribute || each.op == Op::ArrayAttribute) {
-        evaluator.moves |= each.id() >= fixed.size() || !fixed[each.id()];
-      }
-    }
-    evaluators_.push_back(std::move(evaluator));
-  }
+  const auto [found, is_new] = evaluator_by_key_.try_emplace(expression.key.text, -1);
+  if (is_new) found->second = add_evaluator(expression, fixed);
   return found->second;
+}
+
+// Beside those of the same shape where there is room, else first of a group.
+int32_t Candidates::add_evaluator(const FoldedExpression& expression, const std::vector<bool>& fixed) {
+  const std::string_view shape(expression.key.text.data(), expression.key.shape_bytes);
+  const auto [found, is_new] = group_by_shape_.try_emplace(shape, groups_.size());
+  if (!is_new && fits_lanes(*expression.code) && !groups_[found->second].lanes.is_full()) {
+    Lanes& lanes = groups_[found->second].lanes;
+    lanes.add(*expression.code);
+    return static_cast<int32_t>(found->second * kLanes + lanes.size() - 1);
+  }
+  Group group{Lanes(expression.code)};
+  for (const Instruction& each : expression.code->instructions) {
+    if (each.op == Op::Attribute || each.op == Op::ArrayAttribute) {
+      group.moves |= each.id() >= fixed.size() || !fixed[each.id()];
+    }
+  }
+  found->second = groups_.size();
+  groups_.push_back(std::move(group));
+  return static_cast<int32_t>(found->second * kLanes);
 }
 
 // A schedule may name only earlier ids, so one pass finds for each id the nearest candidate above it.
@@ -78,41 +118,41 @@ void Candidates::link(const std::vector<const SchedulePolicy*>& policies, const 
   }
 }
 
-inline bool Candidates::passes(const Candidate& candidate, const Fields& fields, uint32_t names) const {
+bool Candidates::passes(const Gate& gate, const Fields& fields, uint32_t names) const {
   const double bytes = fields[static_cast<size_t>(Field::Bytes)];
-  if (bytes < candidate.lowest_bytes || bytes > candidate.highest_bytes) return false;
-  if ((candidate.names & names) != names) return false;
-  if (candidate.root >= 0 && candidate.root != fields[static_cast<size_t>(Field::Root)]) return false;
-  for (uint32_t i = candidate.others; i < candidate.others_end; ++i) {
+  if (bytes < gate.lowest_bytes || bytes > gate.highest_bytes) return false;
+  if ((gate.names & names) != names) return false;
+  if (gate.root >= 0 && gate.root != fields[static_cast<size_t>(Field::Root)]) return false;
+  for (uint32_t i = gate.others; i < gate.others_end; ++i) {
     if (!others_[i].holds(fields[static_cast<size_t>(others_[i].field)])) return false;
   }
   return true;
 }
 
-inline const Outcome& Candidates::evaluate(int32_t evaluator, const Fields& fields, AttributeValues& values) {
-  Evaluator& found = evaluators_[static_cast<size_t>(evaluator)];
-  if (found.selection != selection_) {
-    found.selection = selection_;
-    found.outcome = run(*found.code, fields, values);
-    has_moved_ |= found.moves;
+inline double Candidates::evaluate(int32_t evaluator, const Fields& fields, AttributeValues& values) {
+  Group& group = groups_[static_cast<size_t>(evaluator) / kLanes];
+  const size_t lane = static_cast<size_t>(evaluator) % kLanes;
+  if (group.selection != selection_) {
+    group.selection = selection_;
+    group.lanes.run(fields, values);
+    has_moved_ |= group.moves;
   }
-  return found.outcome;
+  return group.lanes.value(lane);
 }
 
-// A candidate that passes its guards.
-void Candidates::consider(size_t index, const Fields& fields, AttributeValues& values, uint64_t& errors) {
+// A candidate that passes its gate.
+inline void Candidates::consider(size_t index, const Fields& fields, AttributeValues& values, uint64_t& errors) {
   const Candidate& candidate = candidates_[index];
   if (candidate.usable >= 0) {
-    const Outcome& usable = evaluate(candidate.usable, fields, values);
-    if (usable.fault != Fault::None) ++errors;
-    if (usable.fault != Fault::None || usable.value == 0) return;
+    const double usable = evaluate(candidate.usable, fields, values);
+    if (usable != usable) ++errors;
+    if (usable != usable || usable == 0) return;
   }
   double score = candidate.constant;
   if (candidate.score >= 0) {
-    const Outcome& computed = evaluate(candidate.score, fields, values);
-    if (computed.fault != Fault::None) ++errors;
-    if (computed.fault != Fault::None) return;
-    score = computed.value;
+    score = evaluate(candidate.score, fields, values);
+    if (score != score) ++errors;
+    if (score != score) return;
   }
   if (!top_.empty() && score < highest_) return;
   if (!top_.empty() && score > highest_) top_.clear();
@@ -143,10 +183,17 @@ SelectedSchedule Candidates::select(const Fields& fields, AttributeValues& value
   has_moved_ = false;
   const uint32_t names = 1u << static_cast<uint32_t>(fields[static_cast<size_t>(Field::DType)]) |
                          1u << (kOpBit + static_cast<uint32_t>(fields[static_cast<size_t>(Field::Op)]));
-  for (size_t i = 0; i < candidates_.size(); ++i) {
+  uint32_t gate = UINT32_MAX;
+  bool is_open = false;
+  const size_t size = candidates_.size();
+  for (size_t i = 0; i < size; ++i) {
     // From here on scores fall: nothing better comes.
     if (i >= computed_ && !top_.empty() && candidates_[i].constant < highest_) break;
-    if (passes(candidates_[i], fields, names)) consider(i, fields, values, errors);
+    if (candidates_[i].gate != gate) {
+      gate = candidates_[i].gate;
+      is_open = passes(gates_[gate], fields, names);
+    }
+    if (is_open) consider(i, fields, values, errors);
   }
   SelectedSchedule selected;
   selected.remembered = !has_moved_;

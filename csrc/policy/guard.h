@@ -16,6 +16,7 @@ struct Range {
   double high = std::numeric_limits<double>::infinity();  // both may be taken
 
   bool holds(double value) const { return value >= low && value <= high; }
+  bool operator==(const Range&) const = default;
 };
 
 struct Guards {

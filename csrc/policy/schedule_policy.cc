@@ -1,7 +1,6 @@
 #include "policy/schedule_policy.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "schedule/places.h"
@@ -9,21 +8,6 @@
 namespace theseus::policy {
 
 namespace {
-
-// What an instruction does, without its column. Folded code has zeros where nothing is said.
-std::string key_of(const Code& code) {
-  std::string key;
-  key.reserve(code.instructions.size() * 14);
-  const auto put = [&key](const auto& value) { key.append(reinterpret_cast<const char*>(&value), sizeof value); };
-  for (const Instruction& each : code.instructions) {
-    put(each.op);
-    put(each.inner);
-    put(each.a);
-    put(each.b);
-    put(each.payload);
-  }
-  return key;
-}
 
 // Whether the code reads nothing that could differ from one evaluation to the next.
 bool is_closed(const Code& code) {

@@ -8,6 +8,7 @@
 #include "context/log.h"
 #include "policy/expression.h"
 #include "policy/guard.h"
+#include "policy/lanes.h"
 
 namespace theseus::policy {
 
@@ -15,7 +16,7 @@ namespace theseus::policy {
 struct FoldedExpression {
   double constant = 0;
   std::shared_ptr<const Code> code;
-  std::string key;  // equal where the code does the same; empty without code
+  CodeKey key;  // of the code
 };
 
 class SchedulePolicy {

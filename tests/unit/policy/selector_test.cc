@@ -408,6 +408,43 @@ TEST_F(SelectorProperty, SelectsAsDefined) {
   EXPECT_GT(none, 1000);
 }
 
+// Policies of one form, as generators write them: few forms, and many windows and constants, of which some fail.
+TEST_F(SelectorProperty, SelectsAsDefinedWhereOnlyConstantsDiffer) {
+  int selected = 0;
+  uint64_t failed = 0;
+  for (int round = 0; round < 20; ++round) {
+    Context context;
+    context.attribute("requests", {0}, Hook::Requests);
+    const auto number = [this](size_t below) { return std::to_string(random_() % below); };
+    for (int i = 0; i < 120; ++i) {
+      const std::string window = "bytes >= " + number(4) + "K and " + number(6) + "K > bytes and root < " + number(9);
+      const std::vector<std::string> scores = {number(7) + " + bytes / (root - " + number(5) + ")",
+                                               number(3) + " + bytes // " + std::to_string(1 + random_() % 4) + "K",
+                                               "(requests + " + number(3) + ") % 4", number(9)};
+      const int32_t replaces = i > 0 && random_() % 2 ? static_cast<int32_t>(random_() % static_cast<uint64_t>(i)) : -1;
+      context.schedule(window, scores[random_() % scores.size()], replaces);
+    }
+    context.install();
+    for (uint64_t at = 1; at <= 40; ++at) {
+      context.request = request();
+      context.request.collective = Collective::AllReduce;
+      const uint64_t before = context.selector->errors();
+      const SelectedSchedule found = context.select(at);
+      EXPECT_EQ(found.schedule, reference(context.snapshot, context.hooks, context.request, at).schedule);
+      // All scores here that can fail are computed, wherever the window is open.
+      uint64_t expected = 0;
+      for (const ScheduleVerdict& each : context.selector->explain(context.request, at)) {
+        expected += each.reason.starts_with("score: ") ? 1 : 0;
+      }
+      EXPECT_EQ(context.selector->errors() - before, expected);
+      failed += expected;
+      selected += found.schedule >= 0 ? 1 : 0;
+    }
+  }
+  EXPECT_GT(selected, 400);
+  EXPECT_GT(failed, 400u);
+}
+
 // Long chains cost no more than their length.
 TEST_F(SelectorProperty, LongChainsOfReplacements) {
   Context context;
