@@ -22,8 +22,8 @@
 namespace theseus {
 namespace {
 
-constexpr uint32_t kVersion = 1;
-enum Kind : uint32_t { kHello = 1, kWelcome = 2, kMembers = 3, kAppend = 4, kResult = 5 };
+constexpr uint32_t kVersion = 2;
+enum Kind : uint32_t { kHello = 1, kWelcome = 2, kMembers = 3, kAppend = 4, kResult = 5, kReport = 8 };
 constexpr uint32_t kRankRole = 0;
 
 constexpr double kTickSeconds = 0.1;
@@ -346,6 +346,15 @@ void AgentClient::set_members(const std::string& secret, std::vector<std::pair<s
   server.value()->loop().post([impl = impl_, payload = out.take()] {
     impl->members = payload;
     impl->send(kMembers, payload);
+  });
+}
+
+void AgentClient::report(std::string payload) {
+  const auto server = ProcessServer::get();
+  if (!server.ok()) return;
+  server.value()->loop().post([impl = impl_, payload = std::move(payload)] {
+    const bool reads = impl->socket.has_value() && impl->greet_by_ns == 0 && !impl->socket->wants_to_write();
+    if (reads) impl->send(kReport, payload);
   });
 }
 

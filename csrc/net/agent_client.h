@@ -41,6 +41,9 @@ class AgentClient {
   void append(std::string record, Fd body, std::function<void(Status)> done);
   // Who takes part: each host's name and raft_address(), the same on all hosts, and a secret of the job.
   void set_members(const std::string& secret, std::vector<std::pair<std::string, std::string>> hosts);
+  // How a rank is doing (runtime/rank_report.h). Dropped where no agent has said welcome, or what went before it has
+  // not left yet: the next one says it anew.
+  void report(std::string payload);
 
  private:
   AgentClient();

@@ -14,8 +14,11 @@
 namespace theseus {
 namespace {
 
-// Agreements are this far apart where requests allow: what is published takes effect about so much later.
-constexpr double kAheadSeconds = 0.1;
+// Agreements are this far apart where requests allow: what is published takes effect about so much later. Requests that
+// take more than half of it have one each, and wait for it: for a few messages between hosts.
+constexpr double kAheadSeconds = 0.05;
+// A pause of the application counts as so long a request at most.
+constexpr double kLongestRequest = 0.12;
 // The machine lets no more decisions wait than it can have candidates for; rejected ones come on top.
 constexpr size_t kMostCandidates = kMostUndone + 16;
 constexpr auto kLook = std::chrono::milliseconds(20);
@@ -229,19 +232,25 @@ Result<Arrival> Adaptation::arrive(uint64_t request, const std::function<Status(
   return arrival;
 }
 
-// So many requests as take kAheadSeconds, by those since the last boundary. Few requests over a short time say little
-// of the next ones, so K grows by doubling; it shrinks at once.
+// So many requests as take kAheadSeconds. Few requests over a short time say little of the next ones: a large one among
+// small ones would seem to be over for good. So what one is believed to take falls by halves only, and K grows by
+// doubling; K shrinks at once.
 uint32_t Adaptation::propose_k(uint64_t request) const {
   if (request <= boundary_) return next_k_;
-  const double since = static_cast<double>(now_ns() - boundary_ns_) / 1e9;
-  const double each = since / static_cast<double>(request - boundary_);
   const double most = std::min(2.0 * std::max(1u, state_.next_k), double{kLargestK});
-  return static_cast<uint32_t>(std::clamp(kAheadSeconds / std::max(each, 1e-9), 1.0, most));
+  return static_cast<uint32_t>(std::clamp(kAheadSeconds / std::max(seconds_each(request), 1e-9), 1.0, most));
+}
+
+double Adaptation::seconds_each(uint64_t request) const {
+  const double since = static_cast<double>(now_ns() - boundary_ns_) / 1e9;
+  const double each = since / static_cast<double>(std::max<uint64_t>(1, request - boundary_));
+  return std::max(std::min(each, kLongestRequest), seconds_each_ / 2);
 }
 
 bool Adaptation::install(const Decision& decision) {
   if (decision.changed) install_candidate(decision);
   (void)hooks_.install(installed_, decision.boundary, decision.candidate.time_us);
+  seconds_each_ = seconds_each(decision.boundary);
   boundary_ = decision.boundary;
   boundary_ns_ = now_ns();
   state_.agreements = decision.agreement + 1;

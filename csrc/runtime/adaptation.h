@@ -81,6 +81,8 @@ class Adaptation final : public Holdings, public JobLogListener, public std::ena
   bool install(const Decision& decision);
   void install_candidate(const Decision& decision);
   uint32_t propose_k(uint64_t request) const;
+  // What a request takes, by those since the last boundary and by what was believed before.
+  double seconds_each(uint64_t request) const;
 
   const CommId communicator_;
   const int rank_;
@@ -107,6 +109,7 @@ class Adaptation final : public Holdings, public JobLogListener, public std::ena
   std::unique_ptr<Selector> selector_;
   uint64_t boundary_ = 1;  // before which request the last agreement was installed, and when
   uint64_t boundary_ns_ = 0;
+  double seconds_each_ = 0;
 };
 
 }  // namespace theseus

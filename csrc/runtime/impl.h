@@ -21,6 +21,7 @@
 #include "runtime/links.h"
 #include "runtime/plan_cache.h"
 #include "runtime/progress_thread.h"
+#include "runtime/rank_report.h"
 #include "runtime/resolved_op.h"
 
 namespace theseus {
@@ -50,6 +51,7 @@ struct Communicator::Impl {
   explicit Impl(Communicator* owner) : self(owner) {}
   // The watch thread may hold the adaptation a moment longer than its links live.
   ~Impl() {
+    if (report != nullptr) report->stop();
     if (adaptation != nullptr) adaptation->close();
   }
 
@@ -60,6 +62,7 @@ struct Communicator::Impl {
   std::unique_ptr<Links> links;            // null with one rank
   std::unique_ptr<Star> star;              // null with one rank
   std::shared_ptr<Adaptation> adaptation;  // null where schedules do not change (THESEUS_ADAPT, one rank)
+  std::shared_ptr<RankReport> report;      // null where no agent is to be told
   std::unique_ptr<PlanCache> plans;
   std::unique_ptr<SharedExecution> shared;  // null unless all ranks share one host
 
@@ -70,14 +73,16 @@ struct Communicator::Impl {
   mutable std::mutex failure_mutex;
   Status failure;
 
-  uint64_t next_request = 1;         // by whoever holds `running`
-  uint64_t next_event = UINT64_MAX;  // request id that the adaptation wants to hear of; by whoever holds `running`
+  uint64_t next_request = 1;  // by whoever holds `running`
+  // The request id before which adapt() is to be called; by whoever holds `running`.
+  uint64_t next_event = UINT64_MAX;
   int splits = 0;
   int shrinks = 0;
   std::atomic<double> timeout{0};
   int spins = 0;                              // looks before the first yield
   bool crowded = false;                       // more local ranks than cores
   std::unique_ptr<TteRecorder> tte;           // null: nobody asks; by whoever holds `running`
+  bool timed = false;                         // `tte`, or `report`, waits for the first instruction; likewise
   std::unique_ptr<Trace> trace;               // null: THESEUS_TRACE is empty; by whoever holds `running`
   RequestCounters counters;                   // by whoever holds `running`
   const SignatureTag* running_tag = nullptr;  // of the collective under way; by whoever holds `running`
@@ -122,7 +127,9 @@ struct Communicator::Impl {
   void note(TteEvent event) {
     if (tte != nullptr) tte->note(event);
   }
-  Status adapt();  // what is due before the next request: see Adaptation::arrive
+  Status adapt();   // what is due before the next request: an agreement, or a sample of its time to execution
+  Status arrive();  // see Adaptation::arrive
+  void first_instruction(const Request& request);
 
   // --- plans from outside (load_plan.cc); the caller holds `running`
   Result<LoadedPlan> load_plan(const std::string& file);

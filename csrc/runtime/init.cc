@@ -177,6 +177,10 @@ Status Communicator::Impl::become_ready() {
     if (!started.ok()) return started.status();
     adaptation = std::move(*started);
     plans->use_context(*adaptation);
+    if (settings::job_log().empty()) {
+      report = RankReport::start(id, self->config().name, self->rank(), self->ranks(), adaptation);
+    }
+    plans->report_to(report.get());
     next_event = adaptation->next_event();
   }
   if (links != nullptr && links->segment() != nullptr && links->local_ranks() == self->ranks()) {

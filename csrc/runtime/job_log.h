@@ -4,6 +4,7 @@
 // is found stays: records of another one, which an agent that has lost its state might bring, are not looked at.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -12,6 +13,7 @@
 
 #include "base/shared_log.h"
 #include "context/log.h"
+#include "net/event_loop.h"
 
 namespace theseus {
 
@@ -44,9 +46,17 @@ class JobLog {
  private:
   JobLog() = default;
   void poll();
+  // On the watch thread.
+  void poll_every(EventLoop& loop, double seconds);
   bool read_some();
 
   mutable std::mutex mutex_;
+  // Since the last look: agreements ask, so where none does, no request is there to switch.
+  mutable std::atomic<bool> asked_ = false;
+  // On the watch thread: the timer, its period, and how often it is to look often still.
+  EventLoop::TimerId timer_ = 0;
+  double period_ = 0;
+  int looks_ = 0;
   bool started_ = false;
   std::string file_;  // THESEUS_JOB_LOG
   std::unique_ptr<SharedLogReader> reader_;

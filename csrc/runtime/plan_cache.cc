@@ -87,6 +87,26 @@ void PlanCache::forget() {
     if (is_gone(tag)) (void)tree_.unload(tag);
   }
   std::erase_if(known_, [this](const auto& entry) { return is_gone(entry.first) && !tree_.holds(entry.first); });
+  report_resources();
+}
+
+void PlanCache::report_resources() {
+  if (report_ == nullptr) return;
+  const TreeStatistics statistics = tree_.statistics();
+  size_t nodes = statistics.retired;
+  for (const LayerStatistics& layer : statistics.layers) nodes += layer.vertices;
+  report_->resources(statistics.bytes, nodes);
+}
+
+void PlanCache::report_selection(const CollectiveCall& call, const Selection& selection, uint64_t id) {
+  if (report_ == nullptr) return;
+  const KnownPlan& plan = *selection.plan;
+  const bool built_in = !plan.algorithm.empty();
+  const ScheduleOrigin origin = built_in         ? ScheduleOrigin::BuiltIn
+                                : call.plan != 0 ? ScheduleOrigin::Loaded
+                                                 : ScheduleOrigin::Context;
+  report_->selections().note(call.collective, space_bytes(call.collective, call.count, call.type, summary_.ranks),
+                             {plan.tag, built_in ? plan.algorithm : plan.name, origin, selection.try_shared}, id);
 }
 
 Result<PlanCache::Selected> PlanCache::select(const CollectiveCall& call, const ResolvedOp& op, uint64_t id) {
@@ -126,6 +146,8 @@ Result<PlanCache::Selected> PlanCache::select(const CollectiveCall& call, const 
     if (!scheduled) use_chosen(call, selection);
   }
   THESEUS_TRY(walk(call, selected, selection));
+  report_selection(call, selection, id);
+  if (selected.set_up || selected.migrated || tree_.last_visits().back() != Visit::Reused) report_resources();
   signature.plan = selection.plan->signature;
   selection.tag.base = base_hash(signature);
   Line& line = remembered ? recent_[place_of(call)] : unremembered_;

@@ -18,6 +18,7 @@
 #include "runtime/adaptation.h"
 #include "runtime/communicator.h"
 #include "runtime/links.h"
+#include "runtime/rank_report.h"
 #include "runtime/resolved_op.h"
 #include "runtime/staging.h"
 
@@ -77,6 +78,8 @@ class PlanCache final : private ScheduleSource {
 
   // Schedules of the job's context come before the built-in ones. `adaptation` outlives the cache.
   void use_context(Adaptation& adaptation) { adaptation_ = &adaptation; }
+  // Tells of selections and of the tree's size from now on; null: nobody. `report` outlives the cache.
+  void report_to(RankReport* report) { report_ = report; }
   // Another context holds from here on: selections are made anew, and schedules that are gone free what they had, those
   // of requests under way with the request.
   void forget();
@@ -127,6 +130,8 @@ class PlanCache final : private ScheduleSource {
   void use_chosen(const CollectiveCall& call, Selection& selection);
   void use_loaded(const Loaded& loaded, const CollectiveCall& call, Selection& selection) const;
   Status walk(const CollectiveCall& call, Selected& selected, Selection& selection);
+  void report_selection(const CollectiveCall& call, const Selection& selection, uint64_t id);
+  void report_resources();
   KnownPlan& plan_of_schedule(const LoadedSchedule& schedule, int root);
   KnownPlan& plan_of_algorithm(const std::string& algorithm, Collective collective, int root);
   uint64_t family_of_schedule(const LoadedSchedule& schedule, int root);
@@ -147,6 +152,7 @@ class PlanCache final : private ScheduleSource {
   Forced forced_;
   Scheduling scheduling_;
   Adaptation* adaptation_ = nullptr;
+  RankReport* report_ = nullptr;
   std::map<uint64_t, KnownPlan> known_;                                   // by tag
   std::map<std::tuple<std::string, Collective, int>, uint64_t> numbers_;  // tags of algorithms, by collective and root
   std::map<std::string, uint64_t> healed_;                                // families of the healer's schedules

@@ -203,8 +203,10 @@ Request Communicator::Impl::bind(const CollectiveCall& call, const PlanCache::Se
 // of its pointers.
 Status Communicator::Impl::run(const CollectiveCall& call) {
   if (plans != nullptr) {
-    if (tte != nullptr) [[unlikely]]
+    if (tte != nullptr) [[unlikely]] {
+      timed = true;
       tte->begin();
+    }
     if (next_request >= next_event) [[unlikely]]
       THESEUS_TRY(adapt());
     const PlanCache::Selection* known = plans->recall(call);
@@ -221,6 +223,17 @@ Status Communicator::Impl::run(const CollectiveCall& call) {
 
 Status Communicator::Impl::adapt() {
   THESEUS_TRY(usable());
+  if (report != nullptr && next_request >= report->samples().next()) {
+    report->samples().begin(next_request, now_ns());
+    timed = true;
+  }
+  if (next_request >= adaptation->next_event()) THESEUS_TRY(arrive());
+  next_event = adaptation->next_event();
+  if (report != nullptr) next_event = std::min(next_event, report->samples().next());
+  return {};
+}
+
+Status Communicator::Impl::arrive() {
   const double limit = timeout.load(std::memory_order_relaxed);
   const uint64_t since = now_ns();
   Result<Arrival> arrival = adaptation->arrive(next_request, [&]() -> Status {
@@ -233,7 +246,6 @@ Status Communicator::Impl::adapt() {
   if (!arrival.ok()) return fail(arrival.status());
   note(TteEvent::Agreement);
   if (arrival->waited) note(TteEvent::Wait);
-  next_event = adaptation->next_event();
   if (!arrival->changed) return {};
   plans->forget();
   if (trace != nullptr) {
@@ -250,9 +262,15 @@ Status Communicator::Impl::run(const CollectiveCall& call, const ResolvedOp& op)
   return prepared->request.plan == nullptr ? Status() : execute(prepared->request);
 }
 
+void Communicator::Impl::first_instruction(const Request& request) {
+  if (report != nullptr) report->samples().end(request.binding.tag.signature.request, now_ns());
+  if (tte != nullptr) tte->end();
+  timed = false;
+}
+
 Status Communicator::Impl::execute(Request& request) {
-  if (tte != nullptr) [[unlikely]]
-    tte->end();
+  if (timed) [[unlikely]]
+    first_instruction(request);
   RequestRun run(*this, request);
   Status status = drive(*this, [&] { return run.advance(); }, [&] { return run.status(); });
   if (!status.ok()) {

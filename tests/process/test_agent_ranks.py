@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,8 @@ with theseus_py.Communicator.from_env() as communicator:
             name.with_suffix(".new").write_text(json.dumps(state))
             name.with_suffix(".new").replace(name)
         time.sleep(0.002)
+while not (folder / "leave").exists():
+    time.sleep(0.01)
 """
 
 
@@ -103,12 +105,24 @@ class Job:
 
     def close(self) -> None:
         (self.folder / "stop").touch()
+        (self.folder / "leave").touch()
         for rank in self.ranks:
             try:
                 rank.wait(60)
             except subprocess.TimeoutExpired:
                 rank.kill()
                 rank.wait()
+
+    def told(self, good: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]] | None:
+        """Return what each agent's rank says of its one communicator, once that is good on both."""
+        found = [each for agent in self.agents() for each in agent["communicators"]]
+        return found if len(found) == 2 and all(good(each) for each in found) else None
+
+
+def row_of(communicator: dict[str, Any], collective: str) -> dict[str, Any]:
+    """Return the one row of a collective that runs in one size."""
+    (row,) = [each for each in communicator["schedules"] if each["collective"] == collective]
+    return row
 
 
 @pytest.fixture
@@ -147,3 +161,46 @@ def test_ranks_start_keep_and_end_their_agents(job: Job) -> None:
     assert [rank.returncode for rank in job.ranks] == [0, 0]
     eventually(lambda: not job.agents(), "the agents end")
     eventually(lambda: not (job.folder / "state").exists(), "and leave no file")
+
+
+def test_agents_show_what_their_ranks_do(job: Job) -> None:
+    """Context, cost and schedules in use, before and after a schedule is published; nothing of what is over."""
+    eventually(job.together, "both hosts have agents, and they have a log")
+    measured = eventually(
+        lambda: job.told(lambda each: each["local"][0]["tte"]["samples"] > 0 and len(each["schedules"]) == 2),
+        "both ranks have told of their requests",
+    )
+    assert len({each["id"] for each in measured}) == 1
+    assert [each["ranks"] for each in measured] == [2, 2]
+    assert sorted(each["local"][0]["rank"] for each in measured) == [0, 1]
+    for each in measured:
+        (rank,) = each["local"]
+        assert 0 < rank["tte"]["p50"] <= rank["tte"]["p99"]
+        assert rank["resources"]["bytes"] > 0 and rank["resources"]["nodes"] >= 4  # a path has a node a layer
+        assert rank["installed"] == 0 and rank["agreements"] > 0 and rank["next_k"] > 0
+        for collective, size in (("AllReduce", 256), ("Broadcast", 4)):
+            row = row_of(each, collective)
+            assert (row["from_bytes"], row["to_bytes"], row["origin"]) == (size, 2 * size - 1, "built-in")
+    with job.connect() as agent:
+        agent.append({"kind": "schedule", "name": "mine", "collective": "AllReduce", "algorithm": "ring"})
+    switched = eventually(
+        lambda: job.told(lambda each: row_of(each, "AllReduce")["schedule"] == "mine"), "both run what was published"
+    )
+    assert len({row_of(each, "AllReduce")["since"] for each in switched}) == 1  # ranks switch before one request
+    for each in switched:
+        assert row_of(each, "AllReduce")["origin"] == "context"
+        assert row_of(each, "Broadcast") == row_of(measured[0], "Broadcast")
+    settled = eventually(
+        lambda: job.told(lambda each: each["local"][0]["installed"] == 1), "both have installed the record"
+    )
+    for each in settled:
+        assert each["local"][0]["read"] == 1
+        assert each["local"][0]["epoch"] > measured[0]["local"][0]["epoch"]
+    shown = subprocess.run(
+        [sys.executable, "-c", "from theseus_py.cli import main; main()", "top", "--once", "--job", job.name],
+        capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "200"},
+    ).stdout  # fmt: skip
+    assert "1 of 2" in shown and "mine" in shown
+    (job.folder / "stop").touch()
+    eventually(lambda: [each["communicators"] for each in job.agents()] == [[], []], "what is over is not shown")
+    assert all(rank.poll() is None for rank in job.ranks)

@@ -15,12 +15,14 @@ from typing import Any, Protocol, TypeAlias
 
 from theseus_py import _core
 from theseus_py.agent.bodies import Bodies
-from theseus_py.agent.channel import Channel, Kind, key_of
+from theseus_py.agent.channel import Address, Channel, Kind, key_of
 from theseus_py.agent.exchange import Exchange
 from theseus_py.agent.job import JobState, Outcome, beginning
 from theseus_py.agent.members import Members
+from theseus_py.agent.probe import Prober
 from theseus_py.agent.proposals import Proposals
 from theseus_py.agent.replica import Replica
+from theseus_py.agent.reports import RankReport
 from theseus_py.agent.server import Client, Server, result_payload
 from theseus_py.agent.state import StateFolder
 from theseus_py.agent.wire import VERSION, BadFrame, Packer, Role
@@ -76,6 +78,7 @@ class Agent:
         self.channel = Channel(host, self._on_up, self._on_down, self._on_frame)
         self.bodies = Bodies(state.bodies, self.channel)
         self.exchange = Exchange(host, self.channel)
+        self.prober = Prober(host, self.channel, self._probed_address)
         self.members: Members | None = None
         self.replica: Replica | None = None
         self.trouble: str | None = None  # why there is no replica at the moment
@@ -114,6 +117,7 @@ class Agent:
         if self._monitor is not None:
             self._monitor.close()
         self._part()
+        await self.prober.stop()
         await self.channel.close()
         self.bodies.close()
         self.log.writer = None
@@ -204,6 +208,7 @@ class Agent:
         """Another job, or a larger one: nothing of the old log goes on."""
         self.members = None
         self._part()
+        await self.prober.stop()
         await self.channel.leave()
         self.log.writer = None
         self.bodies.close()
@@ -239,10 +244,20 @@ class Agent:
                 self.bodies.on_chunk(payload)
             elif kind == Kind.ROWS:
                 self.exchange.receive(host, payload)
+            elif kind == Kind.PROBE:
+                self.prober.on_probe(host, payload)
+            elif kind == Kind.PROBED:
+                self.prober.on_probed(host, payload)
         except (ValueError, struct.error) as error:
             _log.warning("%s sent what cannot be: %s", host, error)
         except Exception as error:
             self._fail(error)
+
+    def _probed_address(self, host: str) -> Address | None:
+        """Returns where a host's agent listens, unless a probe would go over no NIC: virtual hosts on loopback."""
+        text = None if self.members is None else self.members.address_of(host)
+        address = None if text is None else Address.parse(text)
+        return None if address is None or address.is_loopback else address
 
     def _on_record(self, record: bytes) -> None:
         fields = _core.decode_record(record)
@@ -269,6 +284,11 @@ class Agent:
         """Returns process id and flow page descriptor of each local rank's process that has one."""
         ranks = [] if self._server is None else self._server.ranks
         return [(client.pid, client.flow_page) for client in ranks if client.flow_page is not None]
+
+    def rank_reports(self) -> list[tuple[float, RankReport]]:
+        """Returns what the local ranks last said of their communicators, and when (time.monotonic)."""
+        ranks = [] if self._server is None else self._server.ranks
+        return [each for client in ranks for each in client.reports.newest()]
 
     def describe_monitor(self) -> dict[str, Any] | None:
         """Returns what the monitor says of itself, for status."""

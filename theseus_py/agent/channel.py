@@ -10,7 +10,8 @@ put in, left out or repeated. Nothing is encrypted.
     frames    -> u32 length, u8 kind, payload, 16 bytes of HMAC-SHA256 over number, length, kind and payload
 
 An agent dials those that stand before it in the list of members, over their addresses in turn, so that a dead NIC costs
-one time-out.
+one time-out. A connector that proves the purpose "probe" instead of "connector" joins nothing: its connection is there
+to measure the path (probe.py).
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ import os
 import random
 import socket
 import struct
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass
 
-__all__ = ["LONGEST_FRAME", "Address", "Channel", "Kind", "key_of", "listen_socket"]
+__all__ = ["LONGEST_FRAME", "Address", "Channel", "Kind", "ProbeEnd", "key_of", "listen_socket"]
 
 LONGEST_FRAME = 8 << 20
 _MOST_BACKLOG = 64 << 20  # a peer that reads nothing is dropped
@@ -51,6 +53,8 @@ class Kind(enum.IntEnum):
     FETCH = 2
     CHUNK = 3
     ROWS = 4
+    PROBE = 5
+    PROBED = 6
 
 
 class _Refused(Exception):
@@ -71,6 +75,11 @@ class Address:
         if not hosts or not port.isdigit() or not 0 < int(port) < 65536:
             raise ValueError(f"'{text}' is not where an agent listens")
         return cls(hosts.split(","), int(port))
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether it can be reached from this machine alone, over no NIC."""
+        return any(each.startswith("127.") or each == "::1" for each in self.addresses)
 
     def __str__(self) -> str:
         return f"{','.join(self.addresses)}:{self.port}"
@@ -144,6 +153,15 @@ class _Link:
         self.writer.close()
 
 
+@dataclass(frozen=True)
+class ProbeEnd:
+    """One end of a connection that measures its path. `key`: for tags of what the acceptor says of it."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    key: bytes
+
+
 class Channel:
     """All connections of one agent. Callbacks run on the event loop."""
 
@@ -156,6 +174,7 @@ class Channel:
     ) -> None:
         self._host = host
         self._on_up, self._on_down, self._on_frame = on_up, on_down, on_frame
+        self.on_probe: Callable[[ProbeEnd], Awaitable[None]] | None = None  # serves one to its end
         self._key: bytes | None = None
         self._members: frozenset[str] = frozenset()
         self._links: dict[str, _Link] = {}
@@ -226,20 +245,40 @@ class Channel:
     async def _dial(self, host: str, ip: str, port: int) -> _Link:
         streams = await asyncio.wait_for(asyncio.open_connection(ip, port, limit=2 * LONGEST_FRAME), _CONNECT_SECONDS)
         try:
-            reader, writer = streams
-            assert self._key is not None
-            mine = os.urandom(32)
-            writer.write(_HELLO.pack(_MAGIC, _VERSION, mine))
-            theirs = _read_hello(await reader.readexactly(_HELLO.size))
-            if not hmac.compare_digest(await reader.readexactly(32), _proof(self._key, b"acceptor", mine, theirs)):
-                raise _Refused("it does not know the job's secret")
-            name = self._host.encode()
-            writer.write(_proof(self._key, b"connector", mine, theirs, name) + struct.pack("<H", len(name)) + name)
-            keys = (_proof(self._key, b"to acceptor", mine, theirs), _proof(self._key, b"to connector", mine, theirs))
-            return _Link(host, streams, keys)
+            purposes = (b"to acceptor", b"to connector")
+            to_acceptor, to_connector = await self._prove(streams, b"connector", purposes)
+            return _Link(host, streams, (to_acceptor, to_connector))
         except BaseException:
             streams[1].close()
             raise
+
+    async def open_probe(self, source: str, ip: str, port: int) -> ProbeEnd:
+        """Connects from the address `source`. OSError, EOFError: no way; PermissionError: it is none of ours."""
+        reader, writer = await asyncio.open_connection(ip, port, local_addr=(source, 0))
+        try:
+            (key,) = await self._prove((reader, writer), b"probe", (b"of a probe",))
+            return ProbeEnd(reader, writer, key)
+        except BaseException as error:
+            writer.transport.abort()
+            if isinstance(error, _Refused):
+                raise PermissionError(str(error)) from None
+            raise
+
+    async def _prove(
+        self, streams: tuple[asyncio.StreamReader, asyncio.StreamWriter], purpose: bytes, keys: tuple[bytes, ...]
+    ) -> list[bytes]:
+        """Says hello as the connector, and returns the connection's keys of those purposes."""
+        reader, writer = streams
+        if self._key is None:
+            raise _Refused("this agent is of no job")
+        mine = os.urandom(32)
+        writer.write(_HELLO.pack(_MAGIC, _VERSION, mine))
+        theirs = _read_hello(await reader.readexactly(_HELLO.size))
+        if not hmac.compare_digest(await reader.readexactly(32), _proof(self._key, b"acceptor", mine, theirs)):
+            raise _Refused("it does not know the job's secret")
+        name = self._host.encode()
+        writer.write(_proof(self._key, purpose, mine, theirs, name) + struct.pack("<H", len(name)) + name)
+        return [_proof(self._key, each, mine, theirs) for each in keys]
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._key is None or self._strangers >= _MOST_STRANGERS:
@@ -251,17 +290,20 @@ class Channel:
         try:
             self._strangers += 1
             try:
-                link = await asyncio.wait_for(self._greet(reader, writer), _HANDSHAKE_SECONDS)
+                end = await asyncio.wait_for(self._greet(reader, writer), _HANDSHAKE_SECONDS)
             finally:
                 self._strangers -= 1
-            await self._run(link)
+            if isinstance(end, _Link):
+                await self._run(end)
+            elif self.on_probe is not None:
+                await self.on_probe(end)
         except (OSError, TimeoutError, asyncio.TimeoutError, EOFError, _Refused, asyncio.CancelledError):
             pass  # a stranger, or the agent leaves
         finally:
             self._tasks.discard(task)
             writer.close()
 
-    async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> _Link:
+    async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> _Link | ProbeEnd:
         assert self._key is not None
         theirs = _read_hello(await reader.readexactly(_HELLO.size))
         mine = os.urandom(32)
@@ -269,11 +311,14 @@ class Channel:
         proof = await reader.readexactly(32)
         (length,) = struct.unpack("<H", await reader.readexactly(2))
         name = await reader.readexactly(min(length, 4096))
-        if not hmac.compare_digest(proof, _proof(self._key, b"connector", theirs, mine, name)):
+        is_probe = hmac.compare_digest(proof, _proof(self._key, b"probe", theirs, mine, name))
+        if not is_probe and not hmac.compare_digest(proof, _proof(self._key, b"connector", theirs, mine, name)):
             raise _Refused("it does not know the job's secret")
         host = name.decode(errors="replace")
         if host not in self._members or host == self._host:
             raise _Refused("it is no member")
+        if is_probe:
+            return ProbeEnd(reader, writer, _proof(self._key, b"of a probe", theirs, mine))
         keys = (_proof(self._key, b"to connector", theirs, mine), _proof(self._key, b"to acceptor", theirs, mine))
         return _Link(host, (reader, writer), keys)
 

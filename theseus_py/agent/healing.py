@@ -15,12 +15,13 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from theseus_py import _core
 from theseus_py.agent.flows import FlowSums
 from theseus_py.agent.worker import make_worker
 from theseus_py.errors import TheseusError
-from theseus_py.healing.blame import Observation
+from theseus_py.healing.blame import Flow, Observation
 from theseus_py.healing.health import Monitor
 from theseus_py.healing.publish import HEALING, Cluster, GainRule, Published, Record, ThetaRule, decide
 
@@ -31,6 +32,7 @@ __all__ = ["HealingMonitor", "Observer"]
 
 _log = logging.getLogger(__name__)
 _EVENTS_KEPT = 64
+_FILLED_BY_A_PROBE = 250e6  # bytes a second that Python can push for certain
 _SHORTEST_WINDOW = 10_000_000  # ns
 _LONGEST_WINDOW = 500_000_000  # a host that was silent for longer begins anew
 
@@ -41,6 +43,7 @@ class Observer:
     def __init__(self, hosts: list[str]) -> None:
         self.hosts = hosts
         self._before: dict[str, dict[str, Any]] = {}
+        self._probed: dict[Flow, int] = {}  # when the last probe ended, by the clock of its source
 
     def observe(self, rows: dict[str, dict[str, Any]]) -> dict[tuple[int, int, int], Observation]:
         """Returns, by (source, destination, rail), what flows got since they were last looked at.
@@ -67,6 +70,20 @@ class Observer:
                     share = min(1.0, waited / window)
                     flow = self.hosts.index(host), number[peer], rail
                     seen[flow] = Observation(goodput, share, window / 1e9, avoided)
+        return seen
+
+    def probes(self, rows: dict[str, dict[str, Any]], capacity: NDArray[np.float64]) -> dict[Flow, float]:
+        """Returns what probes got that are new, as part of what their references got, or of what NICs can do."""
+        seen: dict[Flow, float] = {}
+        for host, row in rows.items():
+            for dst, rail, rate, reference, at in row.get("probes", ()):
+                if host not in self.hosts or dst not in self.hosts or not 0 <= rail < capacity.shape[1]:
+                    continue
+                flow = Flow(self.hosts.index(host), self.hosts.index(dst), int(rail))
+                most = float(capacity[flow.src, rail]) or np.inf
+                if self._probed.get(flow) != at:
+                    self._probed[flow] = at
+                    seen[flow] = min(1.0, rate / min(most, reference or most))
         return seen
 
 
@@ -104,7 +121,7 @@ class HealingMonitor:
         """Reads, tells the leader's agent, and where that is here: judges and publishes."""
         agent = self._agent
         self._sums.read(agent.rank_flow_pages())
-        agent.exchange.publish(self._sums.rows())
+        agent.exchange.publish({**self._sums.rows(), "probes": agent.prober.rows()})
         self._read_log()
         if agent.replica is None or agent.members is None or not agent.replica.is_leader:
             self._observer = self._monitor = None  # another one judges
@@ -121,12 +138,26 @@ class HealingMonitor:
             self._planner(Cluster(len(hosts), rails))
             self._observer = Observer(hosts)
             self._monitor = Monitor(len(hosts), rails, capacity)
-        if self._monitor.step(time.monotonic(), self._observer.observe(rows)) is not None:
+        probes = self._observer.probes(rows, self._monitor.capacity)
+        if self._monitor.step(time.monotonic(), self._observer.observe(rows), probes) is not None:
             self._due = True
             self._detected = time.monotonic_ns()
+        self._ask_for_probes(self._monitor, hosts)
         ranks = {int(rows[host]["ranks"]) for host in hosts}
         if self._due and self._deciding is None and len(ranks) == 1:
             self._decide(Cluster(len(hosts), rails, ranks.pop()))
+
+    def _ask_for_probes(self, monitor: Monitor, hosts: list[str]) -> None:
+        """Where probes may not fill a NIC, each beside one of a rail that is sound at both ends."""
+        health, capacity = monitor.health, monitor.capacity
+        for src, dst, rail in monitor.probes:
+            if 0 < capacity[src, rail] <= _FILLED_BY_A_PROBE:
+                self._agent.prober.want(hosts[src], hosts[dst], rail)
+                continue
+            sound = np.flatnonzero((health[src] == 1) & (health[dst] == 1))
+            reference = next((int(other) for other in sound if other != rail), None)
+            if reference is not None:
+                self._agent.prober.want(hosts[src], hosts[dst], rail, reference)
 
     def _planner(self, cluster: Cluster) -> ProcessPoolExecutor:
         """A process of its own plans, since the agent has to answer meanwhile, in time for Raft.

@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import os
 import socket
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from theseus_py.agent.reports import Reports
 from theseus_py.agent.wire import (
     LONGEST_REQUEST,
     VERSION,
@@ -44,6 +46,7 @@ class Client:
         self.nonce = 0
         self.greeted = False
         self.flow_page: int | None = None
+        self.reports = Reports()
         self.turn = asyncio.Lock()  # appends of one client keep their order
 
     @property
@@ -149,6 +152,7 @@ class Server:
             Kind.MEMBERS: self._members,
             Kind.APPEND: self._append,
             Kind.QUERY: self._query,
+            Kind.REPORT: self._report,
         }
         asyncio.get_running_loop().add_reader(listener, self._accept)
 
@@ -252,6 +256,10 @@ class Server:
         ticket, subject = reader.u64(), reader.text()
         reader.end()
         self._handler.query(client, ticket, subject)
+
+    def _report(self, client: Client, frame: Frame) -> None:
+        if client.role == Role.RANK:
+            client.reports.take(frame.payload, time.monotonic())
 
 
 def result_payload(ticket: int, code: int, sentence: str) -> bytes:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from typing import TYPE_CHECKING, Any
+
+from theseus_py.agent.reports import communicators_of
 
 if TYPE_CHECKING:
     from theseus_py.agent.agent import Agent
@@ -48,6 +51,7 @@ def status_of(agent: Agent) -> dict[str, Any]:
         "frozen": agent.trouble or log.frozen,
         "schedules": [] if log.context is None else log.context.schedules(),
         "attributes": [] if log.context is None else log.context.attributes(),
+        "communicators": communicators_of(agent.rank_reports(), time.monotonic()),
         "monitor": agent.describe_monitor(),
         "missing_plans": [f"{each:016x}" for each in agent.bodies.missing],
     }

@@ -13,6 +13,7 @@ Both sides look at the other's user id (SO_PEERCRED) before anything else.
     RESULT   <-  u64 ticket, u32 code (csrc/base/result.h), text sentence
     QUERY    ->  u64 ticket, text subject ("status")
     ANSWER   <-  u64 ticket, text JSON
+    REPORT   ->  how a rank is doing: reports.py; nobody answers
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ __all__ = [
     "socket_name",
 ]
 
-VERSION = 1
+VERSION = 2
 LONGEST_REQUEST = 4 << 20  # what an agent reads
 LONGEST_ANSWER = 64 << 20  # what its clients read
 _MOST_DESCRIPTORS = 8
@@ -59,6 +60,7 @@ class Kind(enum.IntEnum):
     RESULT = 5
     QUERY = 6
     ANSWER = 7
+    REPORT = 8
 
 
 class Role(enum.IntEnum):

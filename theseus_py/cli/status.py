@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from theseus_py.cli import attr
+from theseus_py.cli.communicators import parts_of
 from theseus_py.cli.console import Failure, out
 from theseus_py.cli.jobs import JobOption
 
@@ -23,7 +24,7 @@ def status(
     job: JobOption = "",
     as_json: Annotated[bool, typer.Option("--json", help="Everything, as JSON, one object an agent.")] = False,
 ) -> None:
-    """Show the jobs of this host: agents, quorum, log, schedules, attributes."""
+    """Show the jobs of this host: agents, quorum, communicators, log, schedules, attributes."""
     from theseus_py.agent.client import find
     from theseus_py.errors import TheseusError
 
@@ -52,6 +53,8 @@ def show(found: dict[str, Any], *, with_log: bool) -> None:
         out.print(f"  [bold yellow]frozen:[/bold yellow] {escape(found['frozen'])}")
     if found["missing_plans"]:
         out.print(f"  waits for plans: {', '.join(found['missing_plans'])}")
+    for part in parts_of(found["communicators"]):
+        out.print(part)
     if not with_log:
         return
     if found["members"]:

@@ -1,4 +1,4 @@
-"""`theseus top`: a running job's NICs, live: health, goodput, and what the agents do about them."""
+"""`theseus top`: a running job, live: its NICs, what the agents do about them, and what its communicators run."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
+from theseus_py.cli.communicators import parts_of
 from theseus_py.cli.console import out
 from theseus_py.cli.jobs import JobOption, agent_of
 
@@ -28,7 +29,7 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="Print one picture and end.")] = False,
     seconds: Annotated[float, typer.Option("--seconds", help="Between two pictures.", min=0.1)] = 1.0,
 ) -> None:
-    """Watch a running job: each NIC's health and goodput, the schedules in use, what was detected and done."""
+    """Watch a running job: each NIC's health and goodput, contexts and schedules in use, what was done."""
     rates = Rates()
     with agent_of(job) as agent:
         rates.take(agent.status())
@@ -53,7 +54,8 @@ class Rates:
         """Returns, by peer and rail, bytes a second while data waited, and the share of the time it did."""
         now = time.monotonic()
         flows = {
-            (peer, rail): (moved, waited) for peer, rail, moved, waited in (status["monitor"] or {"flows": []})["flows"]
+            (peer, rail): (moved, waited)
+            for peer, rail, moved, waited, *_ in (status["monitor"] or {"flows": []})["flows"]
         }
         rates = {}
         for flow, (moved, waited) in flows.items():
@@ -77,6 +79,7 @@ def picture(status: dict[str, Any], rates: Rates) -> Group:
     if (health := _health_of(status)) is not None:
         parts.append(_health_table(health))
     parts.append(_flows_table(rates.take(status)))
+    parts += parts_of(status["communicators"])
     parts += [_event_line(event) for event in monitor.get("events", [])[-5:]]
     return Group(*parts)
 

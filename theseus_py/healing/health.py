@@ -1,11 +1,10 @@
 """From what flows get to the health of NICs: a state machine that is told the time.
 
-Down fast, up slowly: a few windows of 20 ms that blame a NIC are enough to mark it, one steady second of better ones to
-raise it again, and within a second of one change it takes a much worse NIC for the next. Health is never overestimated:
-it is rounded down to sixteenths and taken from the worse windows. What is idle says nothing and stays as it was. A NIC
-that is avoided because it was marked comes on the list of probes; if none is made, it is tried again after a while.
-Where nobody says what NICs can do, a NIC is compared with the others, over several spans (history.py): what lost much
-shows in few windows, what lost little needs more.
+Down fast, up slowly. A NIC is compared with what others show, over several spans (history.py): what lost much shows in
+few windows, what lost little needs more. It rises again after a steady second, and within a second of one change only
+what is much worse counts. Health is never overestimated: it is rounded down to sixteenths, what a NIC shows is a lower
+bound, and it is not believed to do more than it did. What is idle says nothing and stays as it was. A NIC that is
+avoided because it was marked is probed; where nobody probes, it is tried again after a while.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import islice, takewhile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,18 +23,32 @@ from theseus_py.healing.history import History
 STEPS = 16  # health is a multiple of 1 / STEPS
 # A span is looked at so often while it passes.
 _LOOKS = 5
-# A NIC is raised by so many probes in a row, each way.
-_PROBES = 2
-# A NIC shows that it can do more only by so much of its capacity: what is less may have gone in one burst.
+# Which of the spans shows what a NIC can do, and from which on a marked one is judged finely.
+_STEADY = 1
+_MARKED = 2
+# A probe that gets so much each way found a sound NIC; if not quite, it will show soon enough.
+_PROBED_SOUND = 0.7
+_PROBES = 3  # each way, that count
+# A NIC shows that it can do more only by so much of its capacity, and so much more than it did: buckets let bursts
+# through at any speed.
 _TELLING = 0.1
+_BURST = 1.25
+# What is lost so soon after a NIC was taken for better was no gain.
+_IN_VAIN_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
 class Settings:
     """Times in seconds. A window is what lies between two steps, 20 ms by default."""
 
-    windows_down: int = 3  # in a row that blame a NIC, before it is marked
-    windows_kept: int = 5  # of which the worse ones count
+    # Over so many windows a NIC has to show no more than this part of what others do, to be taken for worse.
+    spans: tuple[tuple[int, float], ...] = ((3, 0.3), (10, 0.6), (30, 0.75), (100, 0.88))
+    # Times that, where another NIC is marked already, since plans around it load the others unevenly, or where it is
+    # not known yet what is usual.
+    doubt: float = 0.75
+    still_less: float = 0.9  # times what a marked NIC is taken for it has to show, or less, to be taken for worse
+    much_less: float = 0.25  # the same over short spans, and within `dwell`
+    in_a_row: int = 2  # of windows for which that holds
     steady_up: float = 1.0  # of good windows, before health rises
     dwell: float = 1.0  # between two changes of one NIC
     windows_up: int = 8  # at least, within steady_up
@@ -45,11 +57,6 @@ class Settings:
     silence: float = 5.0  # of a marked NIC without a sign, until it is tried again; doubles each time in vain
     longest_silence: float = 300.0
     silence_in_use: float = 6.0  # times that, where plans still use the NIC
-    # Where capacities are learned: over so many windows a NIC has to show no more than this part of what others do.
-    spans: tuple[tuple[int, float], ...] = ((3, 0.3), (10, 0.6), (30, 0.85))
-    doubt: float = 0.75  # times that, where another NIC is marked already: plans around it load the others unevenly
-    still_less: float = 0.75  # times what a marked NIC is taken for it has to show, or less, to be taken for worse
-    in_a_row: int = 2  # of windows for which that holds
     at_ease: float = 0.7  # of the time that sound NICs are waited for: less, and a marked one could do more
     ease: float = 1.4  # times what it was taken for it is taken for then
     trial: float = 4 / STEPS  # what it is then taken for: enough for a plan to use it a little
@@ -70,12 +77,16 @@ class _Nic:
     changed_at: float = -math.inf
     told: deque[tuple[float, float]] = field(default_factory=deque)  # time and health, of windows that said something
     heard_at: float = -math.inf
+    probed_at: float = -math.inf
+    # What the last probes got since the last change, out and in.
+    probed: list[deque[float]] = field(default_factory=lambda: [deque(maxlen=_PROBES) for _ in range(2)])
     silence: float = 0.0
     tied_since: float = math.inf
     at_ease_since: float = math.inf
     windows_at_ease: int = 0
+    eased_at: float = -math.inf  # when it was last taken for better because it was at ease
+    ease_patience: float = 0.0
     suspected: int = 0  # windows in a row
-    probed: list[deque[float]] = field(default_factory=lambda: [deque(maxlen=_PROBES) for _ in range(2)])  # out, in
 
 
 class Monitor:
@@ -92,27 +103,28 @@ class Monitor:
     ) -> None:
         self.settings = settings or Settings()
         longest = max(windows for windows, _ in self.settings.spans)
-        self._history = History(hosts, rails, longest) if capacity is None else None
-        # By what was learned: what is left of each, where it is for certain this one, and where it may be another.
+        given = None if capacity is None else np.zeros((hosts, rails)) + capacity
+        self._history = History(hosts, rails, longest, given)
+        # What is left of NICs that have less than they should, where it is for certain that one, and where it may be
+        # another.
         self._suspects: dict[Nic, float] = {}
         self._ties: dict[Nic, float] = {}
-        nothing = look({}, np.zeros((hosts, rails)))
-        self._looks = [nothing for _ in self.settings.spans]  # the last over each span
+        self._nothing = look({}, np.zeros((hosts, rails)))
+        self._looks = [self._nothing for _ in self.settings.spans]  # the last over each span
         self._windows = 0
-        self._capacity: NDArray[np.float64] = np.zeros((hosts, rails)) + (0.0 if capacity is None else capacity)
         self._nics = {(host, rail): _Nic() for host in range(hosts) for rail in range(rails)}
         self.probes: tuple[Flow, ...] = ()  # flows that would tell what the last windows left open
 
     @property
     def health(self) -> NDArray[np.float64]:
         """Returns the map as it stands."""
-        hosts, rails = self._capacity.shape
+        hosts, rails = self.capacity.shape
         return np.array([[self._nics[host, rail].health for rail in range(rails)] for host in range(hosts)])
 
     @property
     def capacity(self) -> NDArray[np.float64]:
         """Returns bytes a second of each NIC, as given or learned so far; 0: nothing seen yet."""
-        return np.array(self._capacity)
+        return self._history.capacity
 
     def step(
         self,
@@ -126,152 +138,75 @@ class Monitor:
         time for which the flow was. Flows that are left out were idle. `probes`: what probes that ended since then got,
         as part of what the same hosts got over a sound rail.
         """
-        flows = {Flow(*flow): Observation(*seen) for flow, seen in observations.items()}
-        window = look(flows, self._capacity) if self._history is None else self._look_back(self._history, flows)
+        window = self._look_back({Flow(*flow): Observation(*seen) for flow, seen in observations.items()})
         for flow, part in (probes or {}).items():
             self._take_probe(now, flow, part)
         changed = tuple(nic for nic in sorted(self._nics) if self._consider(now, nic, window))
         self.probes = self._wanted_probes(now, window)
         if not changed:
             return None
-        if self._history is not None:
-            self._history.forget()
+        self._history.forget()
+        self._looks = [self._nothing for _ in self._looks]
         return HealthChange(now, tuple(map(tuple, self.health.tolist())), changed)
 
-    def _look_back(self, history: History, flows: Mapping[Flow, Observation]) -> Window:
-        """Compares NICs over several spans; returns a window that lasts as long as the middle one."""
+    def _look_back(self, flows: Mapping[Flow, Observation]) -> Window:
+        """Compares NICs over all spans; returns what the steady one showed."""
+        history = self._history
         history.add(flows)
-        shape = self._capacity.shape
-        self._capacity = np.full(shape, history.usual)
         self._suspects, self._ties = {}, {}
         self._windows += 1
         for number, (windows, _) in enumerate(self.settings.spans):
             if self._windows % max(1, windows // _LOOKS) == 0:
                 span = history.over(windows)
-                capacity = np.full(shape, history.expected(span) if len(history) >= windows else 0.0)
-                self._looks[number] = look(span, capacity, self._limit(number))
-            self._note_suspects(self._looks[: number + 1])
-        return self._looks[len(self._looks) // 2]
+                expected = history.expected(span)
+                known = len(history) >= windows and bool(expected.any())
+                self._looks[number] = look(span, expected, self._limit(number)) if known else self._nothing
+            self._note_suspects(number)
+        return self._looks[_STEADY]
 
-    def _note_suspects(self, looks: list[Window]) -> None:
-        """Takes in the last of these, which go from short to long."""
-        last, longest = looks[-1], len(looks) == len(self.settings.spans)
-        limit = self._limit(len(looks) - 1)
+    def _note_suspects(self, number: int) -> None:
+        """Takes in what a span shows, and the shorter ones show of the same NICs."""
+        last = self._looks[number]
+        limit = self._limit(number)
         for nic in last.blamed | last.tied:
             health = self._nics[nic].health
             most = _extreme(nic, last, last.at_most)
-            if most > limit or (health < 1 and (len(looks) == 1 or most > self.settings.still_less * health)):
+            less = self.settings.still_less if number >= _MARKED else self.settings.much_less
+            if most > limit or (health < 1 and most > less * health):
                 continue
-            left = min(_extreme(nic, last, each.at_least) for each in looks[1 if health < 1 else 0 :])
-            # One of a tie is not judged by the longest span, most of which may be over.
+            shorter = self._looks[min(number, _MARKED) if health < 1 else 0 : number + 1]
+            left = min(_extreme(nic, last, each.at_least) for each in shorter)
+            # One of a tie is not judged by long spans, most of which may be over.
             marked = any(self._nics[other].health < 1 for other in last.tied if other[1] == nic[1])
-            found = self._suspects if nic in last.blamed else None if longest or marked else self._ties
+            found = self._suspects if nic in last.blamed else None if number > _STEADY or marked else self._ties
             if found is not None:
                 found[nic] = min(left, found.get(nic, 1.0))
 
     def _limit(self, span: int) -> float:
-        anyone = any(state.health < 1 for state in self._nics.values())
-        return self.settings.spans[span][1] * (self.settings.doubt if anyone else 1.0)
+        doubtful = not self._history.knows or any(state.health < 1 for state in self._nics.values())
+        return self.settings.spans[span][1] * (self.settings.doubt if doubtful else 1.0)
 
     def _consider(self, now: float, nic: Nic, window: Window) -> bool:
-        """Takes in what the window says of one NIC; returns whether its health changed."""
+        """Takes in what the windows say of one NIC; returns whether its health changed."""
         state = self._nics[nic]
-        self._note_ease(now, nic, window)
         tied = nic in window.tied or nic in self._ties
         state.tied_since = min(state.tied_since, now) if tied else math.inf
-        tied_for_long = now - state.tied_since >= self.settings.tie_patience
-        if self._suspect(now, nic, state, tied_for_long):
+        if self._suspect(now, nic, state):
             return True
-        blamed = nic in window.blamed or tied_for_long
-        seen = self._evidence(nic, window, blamed)
-        if seen is None:
-            return self._probed_up(now, state) or self._ease_up(now, state) or self._try_again(now, state)
-        state.heard_at = now
-        state.told.append((now, 1.0 if seen >= FULL else seen))
-        while state.told[0][0] < now - 2 * self.settings.steady_up:
-            state.told.popleft()
-        down = self._history is None and self._down(now, state)
-        return down or self._up(now, state) or self._ease_up(now, state)
-
-    def _take_probe(self, now: float, flow: Flow, part: float) -> None:
-        """What goes to or from a sound host tells of the other one. Whatever it says, the NIC is not silent."""
-        for way, nic in ((0, (flow.src, flow.rail)), (1, (flow.dst, flow.rail))):
-            other = (flow[1 - way], flow.rail)
-            state = self._nics.get(nic)
-            if state is not None and state.health < 1.0 and self._nics[other].health == 1.0:
-                state.probed[way].append(part)
-                state.heard_at = now
-
-    def _probed_up(self, now: float, state: _Nic) -> bool:
-        settings = self.settings
-        parts = [part for way in state.probed for part in way]
-        if len(parts) < 2 * _PROBES or state.health == 1.0 or now - state.changed_at < settings.dwell:
-            return False
-        left = 1.0 if min(parts) >= FULL else _rounded_down(min(parts))
-        if left < min(1.0, settings.worth_a_change * state.health) or left == state.health:
-            return False
-        state.silence = 0.0
-        return self._set(now, state, left)
-
-    def _note_ease(self, now: float, nic: Nic, window: Window) -> None:
-        """A plan gives a marked NIC what it is taken for, so that data waits there as long as elsewhere. Where it waits
-        much less while others are busy, the NIC has more.
-        """
-        state = self._nics[nic]
         if state.health == 1.0:
-            return
-        busy = window.busy.max(axis=0)
-        sound = [float(busy[other]) for other, its in self._nics.items() if its.health == 1.0 and busy[other] > 0]
-        typical = float(np.median(sound)) if sound else 0.0
-        if nic in window.avoided:
-            state.at_ease_since, state.windows_at_ease = math.inf, 0
-        if typical < BUSY or nic in window.avoided:
-            return
-        if busy[nic] < self.settings.at_ease * typical:
-            state.at_ease_since = min(state.at_ease_since, now)
-            state.windows_at_ease += 1
-        else:
-            state.at_ease_since, state.windows_at_ease = math.inf, 0
-
-    def _ease_up(self, now: float, state: _Nic) -> bool:
-        settings = self.settings
-        if state.health < settings.trial or state.health == 1.0 or now - state.changed_at < settings.dwell:
             return False
-        if state.windows_at_ease < settings.windows_up or now - state.at_ease_since < settings.steady_up:
-            return False
-        return self._set(now, state, min(1.0, _rounded_down(settings.ease * state.health)))
+        self._note_ease(now, nic, window)
+        seen = self._evidence(nic, window)
+        if seen is not None:
+            state.heard_at = now
+            state.told.append((now, seen))
+            while state.told[0][0] < now - 2.1 * self.settings.steady_up:
+                state.told.popleft()
+        ways_up = (self._up, self._probed_up, self._ease_up, self._try_again)
+        return any(way(now, state) for way in ways_up)
 
-    def _evidence(self, nic: Nic, window: Window, blamed: bool) -> float | None:
-        """Returns what is left of the NIC by this window: of the worse direction if it is blamed, else of the better
-        one, where that is more than it was taken for. None: nothing can be said.
-        """
-        host, rail = nic
-        ways = range(2)
-        if blamed:
-            return _extreme(nic, window, window.at_least)
-        state = self._nics[nic]
-        if nic in window.avoided:
-            return None
-        telling = [way for way in ways if window.moved[way, host, rail] >= _TELLING]
-        told = [float(window.at_least[way, host, rail]) for way in telling]
-        best = max(told, default=0.0)
-        busy = max(float(window.busy[way, host, rail]) for way in ways)
-        if best >= FULL or best > state.health or (state.health == 1.0 and busy >= BUSY):
-            return max(best, state.health)
-        return None
-
-    def _down(self, now: float, state: _Nic) -> bool:
-        """Takes a NIC for worse by a few windows in a row."""
-        settings = self.settings
-        last = [seen for _, seen in islice(reversed(state.told), settings.windows_kept)]
-        row = last[: settings.windows_down]
-        if len(row) < settings.windows_down or max(row) >= state.health:
-            return False
-        bad = list(takewhile(lambda seen: seen < state.health, last))
-        return self._lower(now, state, _rounded_down(float(np.percentile(bad, 10))))
-
-    def _suspect(self, now: float, nic: Nic, state: _Nic, tied_for_long: bool) -> bool:
-        """Takes a NIC for worse by a comparison with others."""
+    def _suspect(self, now: float, nic: Nic, state: _Nic) -> bool:
+        tied_for_long = now - state.tied_since >= self.settings.tie_patience
         left = self._suspects.get(nic, self._ties.get(nic) if tied_for_long else None)
         state.suspected = 0 if left is None else state.suspected + 1
         if left is None or state.suspected < self.settings.in_a_row:
@@ -281,37 +216,98 @@ class Monitor:
     def _lower(self, now: float, state: _Nic, left: float) -> bool:
         settings = self.settings
         soon = now - state.changed_at < settings.dwell
-        if now - state.changed_at > settings.longest_silence / 10:
-            state.silence = 0.0  # another story than the last one
-        if left >= state.health or (soon and left > state.health / 4):
+        if left >= state.health or (soon and left > settings.much_less * state.health):
             return False
+        if now - state.changed_at > settings.longest_silence / 10:
+            state.silence = state.ease_patience = 0.0  # another story than the last one
+        elif now - state.eased_at < _IN_VAIN_SECONDS:
+            state.ease_patience = min(2 * max(state.ease_patience, settings.steady_up), settings.longest_silence)
         return self._set(now, state, left)
 
-    def _up(self, now: float, state: _Nic) -> bool:
+    def _take_probe(self, now: float, flow: Flow, part: float) -> None:
+        """What goes to or from a sound host tells of the other one. Whatever it says, the NIC is not silent."""
+        for way, nic in ((0, (flow.src, flow.rail)), (1, (flow.dst, flow.rail))):
+            other = (flow[1 - way], flow.rail)
+            state = self._nics.get(nic)
+            if state is not None and state.health < 1.0 and self._nics[other].health == 1.0:
+                state.probed[way].append(part)
+                state.probed_at = now
+
+    def _probed_up(self, now: float, state: _Nic) -> bool:
+        """What a probe got, among other data, is the least that a NIC can do: the best of a few counts."""
+        if not all(state.probed):
+            return False
+        least = min(max(way) for way in state.probed)
+        return least >= self.settings.trial and self._raise(now, state, 1.0 if least >= _PROBED_SOUND else least)
+
+    def _raise(self, now: float, state: _Nic, left: float) -> bool:
+        """Takes a NIC for better, if it is by enough."""
         settings = self.settings
-        if state.health == 1.0 or now - state.changed_at < settings.dwell:
-            return False
-        recent = [seen for at, seen in state.told if at >= now - settings.steady_up]
-        if state.told[0][0] > now - settings.steady_up or len(recent) < settings.windows_up:
-            return False
-        left = float(np.percentile(recent, 10))
         left = 1.0 if left >= FULL else _rounded_down(left)
-        if left < min(1.0, settings.worth_a_change * state.health) or left == state.health:
+        if now - state.changed_at < settings.dwell or left <= state.health:
+            return False
+        if left < min(1.0, settings.worth_a_change * state.health):
             return False
         state.silence = 0.0
         return self._set(now, state, left)
+
+    def _note_ease(self, now: float, nic: Nic, window: Window) -> None:
+        """A plan gives a marked NIC what it is taken for, so that data waits there as long as elsewhere. Where it waits
+        much less while others are busy, the NIC has more.
+        """
+        state = self._nics[nic]
+        busy = window.busy.max(axis=0)
+        sound = [float(busy[other]) for other, its in self._nics.items() if its.health == 1.0 and busy[other] > 0]
+        typical = float(np.median(sound)) if sound else 0.0
+        if typical < BUSY and nic not in window.avoided:
+            return
+        if nic not in window.avoided and busy[nic] < self.settings.at_ease * typical:
+            state.at_ease_since = min(state.at_ease_since, now)
+            state.windows_at_ease += 1
+        else:
+            state.at_ease_since, state.windows_at_ease = math.inf, 0
+
+    def _ease_up(self, now: float, state: _Nic) -> bool:
+        settings = self.settings
+        patience = max(state.ease_patience, settings.steady_up)
+        if state.health < settings.trial or now - max(state.changed_at, state.at_ease_since) < patience:
+            return False
+        if state.windows_at_ease < settings.windows_up:
+            return False
+        state.eased_at = now
+        return self._set(
+            now, state, min(1.0, max(_rounded_down(settings.ease * state.health), state.health + 1 / STEPS))
+        )
+
+    def _evidence(self, nic: Nic, window: Window) -> float | None:
+        """Returns what a marked NIC shows that it can do, in the worse of the directions that it was used in; None:
+        nothing.
+        """
+        if nic in window.avoided:
+            return None
+        ways = [(way, *nic) for way in range(2) if window.moved[way][nic] >= _TELLING]
+        return min((min(float(window.at_least[way]), _BURST * float(window.moved[way])) for way in ways), default=None)
+
+    def _up(self, now: float, state: _Nic) -> bool:
+        """Back to full speed after a steady while, to something between after two."""
+        for whiles, least in ((1, FULL), (2, 0.0)):
+            since = now - whiles * self.settings.steady_up
+            recent = [seen for at, seen in state.told if at >= since]
+            if len(recent) < self.settings.windows_up or state.told[0][0] > since:
+                return False
+            if (left := float(np.percentile(recent, 10))) >= least and self._raise(now, state, left):
+                return True
+        return False
 
     def _try_again(self, now: float, state: _Nic) -> bool:
         """A marked NIC of which nothing was heard for long is taken for better, so that plans use it more: one that is
         left alone tells nothing, and one that has all it needs is never waited for.
         """
         settings = self.settings
-        if state.health == 1.0:
-            return False
         state.silence = state.silence or settings.silence
         weak = state.health < settings.trial
         patience = state.silence if weak else state.silence * settings.silence_in_use
-        if now - max(state.heard_at, state.changed_at) < patience:
+        if now - max(state.heard_at, state.probed_at, state.changed_at) < patience:
             return False
         state.silence = min(2 * state.silence, settings.longest_silence)
         return self._set(now, state, settings.trial if weak else min(1.0, 2 * state.health))
@@ -325,15 +321,21 @@ class Monitor:
         return True
 
     def _wanted_probes(self, now: float, window: Window) -> tuple[Flow, ...]:
-        """Returns flows of tied NICs with others that are not, and of marked NICs of which nothing is heard."""
-        hosts, _ = self._capacity.shape
+        """Returns flows of tied NICs with others that are not, and of marked NICs of which nothing is heard, or which
+        could do more.
+        """
+        hosts, _ = self.capacity.shape
         wanted: set[Flow] = set()
-        silent = {
+        wondered = {
             nic
             for nic, state in self._nics.items()
-            if state.health < 1.0 and now - max(state.heard_at, state.changed_at) >= self.settings.steady_up
+            if state.health < 1.0
+            and (
+                now - max(state.heard_at, state.changed_at) >= self.settings.steady_up
+                or now - state.at_ease_since >= self.settings.steady_up / 4
+            )
         }
-        for host, rail in window.tied | silent:
+        for host, rail in window.tied | wondered:
             sound = [
                 other
                 for other in range(hosts)

@@ -1,4 +1,4 @@
-"""What flows got over longer spans than one window, and what a NIC of this cluster may be expected to do.
+"""What flows got over longer spans than one window, and what NICs may be expected to do.
 
 TCP, bursts that NICs and switches let through, and the scheduler make single windows of 20 ms say anything between half
 and twice a NIC's speed. Over 60 ms healthy NICs were seen at 0.5 of their speed and more, over 200 ms at 0.77, over
@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 from theseus_py.healing.blame import Flow, Observation, capacity_evidence
 
@@ -18,16 +19,22 @@ from theseus_py.healing.blame import Flow, Observation, capacity_evidence
 # NICs can do at all it tells if data waited there nearly all the time.
 _TELLING = 0.05
 _FULL_TIME = 0.8
+# Of those that tell: more than half may share a rail with one that is slow, and do less on its account.
+_BETTER_ONES = 75
 # The usual speed is looked at over so many windows, and so many looks count: a bad phase does not become the rule.
 _USUAL_WINDOWS = 3
 _LOOKS_KEPT = 512
+_FEW_LOOKS = 8
 
 
 class History:
-    """The last `longest` windows of all flows."""
+    """The last `longest` windows of all flows. `capacity`: bytes a second of each NIC, hosts x rails; or None: learned,
+    the same for all, as what most of them show.
+    """
 
-    def __init__(self, hosts: int, rails: int, longest: int) -> None:
-        self._shape = hosts, rails
+    def __init__(self, hosts: int, rails: int, longest: int, capacity: NDArray[np.float64] | None) -> None:
+        self._unit = np.ones((hosts, rails)) if capacity is None else capacity
+        self._given = capacity is not None
         self._windows: deque[Mapping[Flow, Observation]] = deque(maxlen=longest)
         self._usual: deque[float] = deque(maxlen=_LOOKS_KEPT)
         self._until_next = _USUAL_WINDOWS
@@ -35,25 +42,30 @@ class History:
     def __len__(self) -> int:
         return len(self._windows)
 
+    @property
+    def capacity(self) -> NDArray[np.float64]:
+        """Bytes a second of each NIC while data waits, most of the time; 0: not known yet."""
+        return self._usual_part() * self._unit
+
+    @property
+    def knows(self) -> bool:
+        """Whether it knows what is usual, and not only what there is at the moment."""
+        return self._given or len(self._usual) >= _FEW_LOOKS
+
     def forget(self) -> None:
         """Drops all windows: what follows goes by other plans. What is usual stays."""
         self._windows.clear()
-
-    @property
-    def usual(self) -> float:
-        """Bytes a second of most NICs while data waits, most of the time; 0: not known yet."""
-        return float(np.median(self._usual)) if self._usual else 0.0
 
     def add(self, flows: Mapping[Flow, Observation]) -> None:
         """Takes in one window."""
         self._windows.append(flows)
         self._until_next -= 1
-        if self._until_next > 0 or len(self) < _USUAL_WINDOWS:
+        if self._given or self._until_next > 0 or len(self) < _USUAL_WINDOWS:
             return
         self._until_next = _USUAL_WINDOWS
-        speed = self._typical(self.over(_USUAL_WINDOWS), _FULL_TIME)
-        if speed > 0:
-            self._usual.append(speed)
+        part = self._typical(self.over(_USUAL_WINDOWS), _FULL_TIME, 50)
+        if part > 0:
+            self._usual.append(part)
 
     def over(self, windows: int) -> dict[Flow, Observation]:
         """Returns what each flow got in the last `windows` windows together."""
@@ -75,16 +87,22 @@ class History:
             for flow, time in waited.items()
         }
 
-    def expected(self, flows: Mapping[Flow, Observation]) -> float:
-        """Returns the bytes a second that a healthy NIC would have shown in a span: no more than is usual, and no more
-        than most showed in that very span, since whoever lacks processor time lacks it on all NICs. 0: not known yet.
+    def expected(self, flows: Mapping[Flow, Observation]) -> NDArray[np.float64]:
+        """Returns the bytes a second that healthy NICs would have shown in a span: no more than is usual, and no more
+        than the better ones showed in that very span, since whoever lacks processor time lacks it on all NICs. 0: not
+        known yet.
         """
-        now, usual = self._typical(flows, _TELLING), self.usual
-        return min(now, usual) if min(now, usual) > 0 else now or usual
+        now, usual = self._typical(flows, _TELLING, _BETTER_ONES), self._usual_part()
+        return (min(now, usual) if min(now, usual) > 0 else now or usual) * self._unit
 
-    def _typical(self, flows: Mapping[Flow, Observation], least: float) -> float:
-        moved, _, longest = capacity_evidence(flows, *self._shape)
+    def _usual_part(self) -> float:
+        if self._given:
+            return 1.0
+        return float(np.median(self._usual)) if self._usual else 0.0
+
+    def _typical(self, flows: Mapping[Flow, Observation], least: float, percentile: float) -> float:
+        moved, _, longest = capacity_evidence(flows, *self._unit.shape)
         telling = longest >= least
         if 2 * np.count_nonzero(telling) < telling.size:
             return 0.0
-        return float(np.median(moved[telling] / longest[telling]))
+        return float(np.percentile((moved / self._unit)[telling] / longest[telling], percentile))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -31,6 +31,8 @@ _CHUNK_BYTES = 128 << 10
 LARGEST_TABLE = 4096
 _FEWEST_CHUNKS = 64
 _MOST_CHUNKS = 512
+# Hosts own shares, whose sizes are the plan's to choose; of the others, a block for each rank.
+_OWNED: tuple[Collective, ...] = ("AllReduce", "Broadcast")
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class Plan:
     def floor(self) -> float:
         return max(part.floor for part in self.parts)
 
-    @property
+    @functools.cached_property
     def arguments(self) -> str:
         """Returns the text that the generator takes (csrc/compiler/healed_arguments.h)."""
         fields = [f"hosts={self.hosts}", f"rails={self.rails}", f"chunks={self.chunks}"]
@@ -117,7 +119,7 @@ def chunks_for(collective: Collective, size: int, ranks: int) -> int:
     """Returns the chunks of a plan for data of `size` bytes in all (of AllGather, ReduceScatter and AllToAll: `ranks`
     blocks), and up to four times as much: messages of 128 KB or more where that makes enough of them.
     """
-    blocks = 1 if collective in ("AllReduce", "Broadcast") else ranks
+    blocks = 1 if collective in _OWNED else ranks
     wanted = min(max(size // _CHUNK_BYTES, _FEWEST_CHUNKS), _MOST_CHUNKS)
     return max(1, wanted // blocks)
 
@@ -161,22 +163,63 @@ def without_weak(capacity: NDArray[np.float64]) -> NDArray[np.float64]:
 def _part(
     collective: Collective, capacity: NDArray[np.float64], root: int | None, chunks: int, locals_: int, kind: Kind
 ) -> Part:
-    split, used = _split(collective, capacity.tobytes(), capacity.shape, root or 0, kind)
-    hosts, rails = capacity.shape
-    owned = collective in ("AllReduce", "Broadcast")
-    # What a host owns, in messages; as messages_between() of the generator has it.
-    block = chunks * locals_ * (locals_ if collective == "AllToAll" else 1)
-    shares = largest_remainder(split.shares, chunks) if owned else np.full(hosts, block)
+    """Returns a part from one that was made for something else, where that comes to the same: blocks are blocks
+    whatever is done with them, and hosts with NICs alike can change places.
+    """
+    health, (hosts, rails) = capacity.tobytes(), capacity.shape
+    as_table = hosts * hosts * rails <= LARGEST_TABLE
+    least = _floor(collective, health, (hosts, rails), root or 0)
+    if collective not in _OWNED:
+        # What a host owns, in messages; as messages_between() of the generator has it.
+        block = chunks * locals_ * (locals_ if collective == "AllToAll" else 1)
+        return replace(_made("AllGather", health, (hosts, rails), None, block, kind, as_table), floor=least)
+    if root is None or not as_table:  # weights are rounded by the generator, in the order of the hosts
+        return replace(_made(collective, health, (hosts, rails), root, chunks, kind, as_table), floor=least)
+    first = int((capacity == capacity[root]).all(axis=1).argmax())
+    made = _made(collective, health, (hosts, rails), first, chunks, kind, as_table)
+    return replace(_with_root(made, first, root), floor=least)
+
+
+def _with_root(part: Part, first: int, root: int) -> Part:
+    """Returns the part whose root `first` has changed places with host `root`."""
+    names = list(range(len(part.shares)))
+    names[first], names[root] = root, first
+    shares = tuple(part.shares[name] for name in names)
+    return replace(part, root_host=root, shares=shares, quotas=part.quotas[np.ix_(names, names)])
+
+
+@functools.lru_cache(maxsize=256)
+def _made(
+    collective: Collective,
+    health: bytes,
+    shape: tuple[int, int],
+    root: int | None,
+    owned: int,
+    kind: Kind,
+    as_table: bool,
+) -> Part:
+    """Returns a part without its floor. `owned`: messages, of all together, or of each host where each owns a block."""
+    capacity = np.frombuffer(health, dtype=np.float64).reshape(shape)
+    split, used = _split(collective, health, shape, root or 0, kind)
+    hosts, rails = shape
+    has_shares = collective in _OWNED
+    shares = largest_remainder(split.shares, owned) if has_shares else np.full(hosts, owned)
     messages = _amounts(collective, shares, root)
-    if hosts * hosts * rails <= LARGEST_TABLE:
+    if as_table:
         weights = None
         counts = round_quotas(split.flows, messages, used)
     else:
         weights = fit(split.flows, used)
         counts = quotas_of(*weights, messages)
     predicted = last_nic(counts, capacity) / shares.sum() / healthy_time(collective, hosts, rails)
-    least = floor(collective, capacity, root or 0)
-    return Part(root, tuple(shares.tolist()) if owned else (), counts, predicted, least, weights)
+    counts.setflags(write=False)
+    return Part(root, tuple(shares.tolist()) if has_shares else (), counts, predicted, 0.0, weights)
+
+
+@functools.lru_cache(maxsize=256)
+def _floor(collective: Collective, health: bytes, shape: tuple[int, int], root: int) -> float:
+    """Kept, since plans of several sizes are made for each map."""
+    return floor(collective, np.frombuffer(health, dtype=np.float64).reshape(shape), root)
 
 
 @functools.lru_cache(maxsize=256)

@@ -27,13 +27,15 @@
 #include "base/random.h"
 #include "net/agent_frames.h"
 #include "net/agent_start.h"
+#include "net/process_server.h"
 #include "net/wire.h"
 
 namespace theseus {
 namespace {
 
 constexpr double kPatience = 60;  // bounds what must come; nothing is measured
-constexpr uint32_t kHello = 1, kWelcome = 2, kMembers = 3, kAppend = 4, kResult = 5;
+constexpr uint32_t kVersion = 2;
+constexpr uint32_t kHello = 1, kWelcome = 2, kMembers = 3, kAppend = 4, kResult = 5, kReport = 8;
 const char* const kHost = "host of the test";
 
 const std::string& job() {
@@ -101,7 +103,7 @@ class FakeAgent {
   }
   void welcome(uint64_t log_id, int log, const std::string& of_job = job()) {
     WireWriter out;
-    out.number(uint32_t{1}).number(log_id).text("10.0.0.1:4000").text(of_job).text(kHost).text("/bodies");
+    out.number(kVersion).number(log_id).text("10.0.0.1:4000").text(of_job).text(kHost).text("/bodies");
     say(kWelcome, out.take(), log);
   }
   void result(uint64_t ticket, Code code, const std::string& sentence) {
@@ -166,7 +168,7 @@ Hello read_hello(const AgentFrame& frame) {
   EXPECT_EQ(frame.kind, kHello);
   WireReader in(frame.payload);
   Hello hello;
-  EXPECT_EQ(in.number<uint32_t>(), 1u);
+  EXPECT_EQ(in.number<uint32_t>(), kVersion);
   hello.pid = in.number<uint32_t>();
   EXPECT_EQ(in.number<uint32_t>(), 0u);
   hello.nonce = in.number<uint64_t>();
@@ -302,9 +304,37 @@ TEST_F(AgentClientTest, TheNextAgentIsToldEverythingAgain) {
   EXPECT_TRUE(outcome->get_future().get().ok());
 }
 
+// Reports are for whoever reads them now: none is kept for an agent to come, nor piles up before one that does not
+// read.
+TEST_F(AgentClientTest, ReportsAreDroppedWhereNobodyReads) {
+  ASSERT_TRUE(eventually([] { return !AgentClient::instance().connected(); }));
+  AgentClient::instance().report("to nobody");
+  FakeAgent agent;
+  agent.meet();
+  AgentClient::instance().report("before the welcome");
+  ProcessServer::get().value()->loop().run([] {});  // what was posted before is done
+  agent.welcome(0, -1);
+  ASSERT_TRUE(eventually([] { return AgentClient::instance().connected(); }));
+  AgentClient::instance().report("to the agent");
+  AgentFrame frame = agent.take();
+  if (frame.kind == kMembers) frame = agent.take();  // told by another test
+  EXPECT_EQ(frame.kind, kReport);
+  EXPECT_EQ(frame.payload, "to the agent");
+  const std::string large(100'000, 'r');
+  constexpr int kReports = 1000;
+  for (int i = 0; i < kReports; ++i) AgentClient::instance().report(large);
+  const auto outcome = append("record");  // goes out behind those that were not dropped
+  int reports = 0;
+  for (frame = agent.take(); frame.kind == kReport; frame = agent.take()) ++reports;
+  EXPECT_GT(reports, 0);
+  EXPECT_LT(reports, kReports);
+  agent.result(read_append(frame).ticket, Code::Success, "");
+  EXPECT_TRUE(outcome->get_future().get().ok());
+}
+
 TEST_F(AgentClientTest, AnAgentThatTalksNonsenseIsLeft) {
   FakeAgent agent;
-  const std::string head = WireWriter().number(uint32_t{1}).number(uint64_t{0}).take();
+  const std::string head = WireWriter().number(kVersion).number(uint64_t{0}).take();
   const std::vector<std::pair<uint32_t, std::string>> nonsense = {
       {kWelcome, ""}, {kWelcome, head}, {kWelcome, head + std::string(4, '\xff')},
       {99, ""},       {kResult, "x"},   {kResult, WireWriter().number(uint64_t{1}).number(99u).text("").take()}};
