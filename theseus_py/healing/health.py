@@ -46,14 +46,18 @@ class Settings:
     # Times that, where another NIC is marked already, since plans around it load the others unevenly, or where it is
     # not known yet what is usual.
     doubt: float = 0.75
+    hardly: float = (
+        0.15  # then, and within `dwell` of any change, short spans tell of a NIC that shows no more than this
+    )
     still_less: float = 0.9  # times what a marked NIC is taken for it has to show, or less, to be taken for worse
     much_less: float = 0.25  # the same over short spans, and within `dwell`
     in_a_row: int = 2  # of windows for which that holds
+    stuck: float = 0.5  # seconds of it, where it is doubtful: a connection that lost packets stands still for less
     steady_up: float = 1.0  # of good windows, before health rises
     dwell: float = 1.0  # between two changes of one NIC
     windows_up: int = 8  # at least, within steady_up
     worth_a_change: float = 1.25  # times what a NIC was taken for: each change costs all ranks new plans
-    tie_patience: float = 0.5  # then all NICs of a tie are marked
+    tie_patience: float = 1.2  # then all NICs of a tie are marked, unless probes tell which it is
     silence: float = 5.0  # of a marked NIC without a sign, until it is tried again; doubles each time in vain
     longest_silence: float = 300.0
     silence_in_use: float = 6.0  # times that, where plans still use the NIC
@@ -87,6 +91,8 @@ class _Nic:
     eased_at: float = -math.inf  # when it was last taken for better because it was at ease
     ease_patience: float = 0.0
     suspected: int = 0  # windows in a row
+    suspected_since: float = math.inf
+    sound_at: float = -math.inf  # when a probe last went through as if nothing were amiss
 
 
 class Monitor:
@@ -112,6 +118,8 @@ class Monitor:
         self._nothing = look({}, np.zeros((hosts, rails)))
         self._looks = [self._nothing for _ in self.settings.spans]  # the last over each span
         self._windows = 0
+        self._marked: set[Nic] = set()  # before this window
+        self._changed_at = -math.inf
         self._nics = {(host, rail): _Nic() for host in range(hosts) for rail in range(rails)}
         self.probes: tuple[Flow, ...] = ()  # flows that would tell what the last windows left open
 
@@ -145,6 +153,7 @@ class Monitor:
         self.probes = self._wanted_probes(now, window)
         if not changed:
             return None
+        self._changed_at = now
         self._history.forget()
         self._looks = [self._nothing for _ in self._looks]
         return HealthChange(now, tuple(map(tuple, self.health.tolist())), changed)
@@ -154,6 +163,7 @@ class Monitor:
         history = self._history
         history.add(flows)
         self._suspects, self._ties = {}, {}
+        self._marked = {nic for nic, state in self._nics.items() if state.health < 1}
         self._windows += 1
         for number, (windows, _) in enumerate(self.settings.spans):
             if self._windows % max(1, windows // _LOOKS) == 0:
@@ -167,8 +177,10 @@ class Monitor:
     def _note_suspects(self, number: int) -> None:
         """Takes in what a span shows, and the shorter ones show of the same NICs."""
         last = self._looks[number]
-        limit = self._limit(number)
         for nic in last.blamed | last.tied:
+            limit = self._limit(number)
+            if number < _MARKED and self._is_doubtful(nic):
+                limit = min(limit, self.settings.hardly)
             health = self._nics[nic].health
             most = _extreme(nic, last, last.at_most)
             less = self.settings.still_less if number >= _MARKED else self.settings.much_less
@@ -183,8 +195,11 @@ class Monitor:
                 found[nic] = min(left, found.get(nic, 1.0))
 
     def _limit(self, span: int) -> float:
-        doubtful = not self._history.knows or any(state.health < 1 for state in self._nics.values())
-        return self.settings.spans[span][1] * (self.settings.doubt if doubtful else 1.0)
+        return self.settings.spans[span][1] * (self.settings.doubt if self._is_doubtful() else 1.0)
+
+    def _is_doubtful(self, nic: Nic | None = None) -> bool:
+        """Whether what is not usual may have other causes than a sick NIC, beside `nic`."""
+        return not self._history.knows or bool(self._marked - {nic})
 
     def _consider(self, now: float, nic: Nic, window: Window) -> bool:
         """Takes in what the windows say of one NIC; returns whether its health changed."""
@@ -206,18 +221,35 @@ class Monitor:
         return any(way(now, state) for way in ways_up)
 
     def _suspect(self, now: float, nic: Nic, state: _Nic) -> bool:
-        tied_for_long = now - state.tied_since >= self.settings.tie_patience
-        left = self._suspects.get(nic, self._ties.get(nic) if tied_for_long else None)
+        left = self._suspects.get(nic)
+        if left is None and self._loses_tie(now, nic, state):
+            left = self._ties[nic]
         state.suspected = 0 if left is None else state.suspected + 1
+        state.suspected_since = math.inf if left is None else min(state.suspected_since, now)
         if left is None or state.suspected < self.settings.in_a_row:
+            return False
+        if self._is_doubtful(nic) and now - state.suspected_since < self.settings.stuck:
             return False
         return self._lower(now, state, _rounded_down(left))
 
+    def _loses_tie(self, now: float, nic: Nic, state: _Nic) -> bool:
+        """Of NICs that may each be at fault all are, after a while, but those that probes found sound meanwhile."""
+        if nic not in self._ties or state.sound_at >= state.tied_since:
+            return False
+        rivals = [
+            its for other, its in self._nics.items() if other in self._ties and other[1] == nic[1] and other != nic
+        ]
+        alone = bool(rivals) and all(its.sound_at >= its.tied_since for its in rivals)
+        return alone or now - state.tied_since >= self.settings.tie_patience
+
     def _lower(self, now: float, state: _Nic, left: float) -> bool:
         settings = self.settings
-        soon = now - state.changed_at < settings.dwell
-        if left >= state.health or (soon and left > settings.much_less * state.health):
+        if left >= state.health:
             return False
+        if now - state.changed_at < settings.dwell and left > settings.much_less * state.health:
+            return False
+        if now - self._changed_at < settings.dwell and left > settings.hardly:
+            return False  # what ranks do is about to change
         if now - state.changed_at > settings.longest_silence / 10:
             state.silence = state.ease_patience = 0.0  # another story than the last one
         elif now - state.eased_at < _IN_VAIN_SECONDS:
@@ -229,16 +261,23 @@ class Monitor:
         for way, nic in ((0, (flow.src, flow.rail)), (1, (flow.dst, flow.rail))):
             other = (flow[1 - way], flow.rail)
             state = self._nics.get(nic)
+            if state is not None and part >= _PROBED_SOUND:
+                state.sound_at = now
             if state is not None and state.health < 1.0 and self._nics[other].health == 1.0:
                 state.probed[way].append(part)
                 state.probed_at = now
 
     def _probed_up(self, now: float, state: _Nic) -> bool:
-        """What a probe got, among other data, is the least that a NIC can do: the best of a few counts."""
+        """What a probe got, among other data, is the least that a NIC can do: the best of a few counts. Less than full
+        speed is believed when there were so many, since what had piled up at a NIC goes first when it recovers.
+        """
         if not all(state.probed):
             return False
         least = min(max(way) for way in state.probed)
-        return least >= self.settings.trial and self._raise(now, state, 1.0 if least >= _PROBED_SOUND else least)
+        if least >= _PROBED_SOUND:
+            return self._raise(now, state, 1.0)
+        enough = all(len(way) == _PROBES and min(way) >= self.settings.trial for way in state.probed)
+        return enough and self._raise(now, state, least)
 
     def _raise(self, now: float, state: _Nic, left: float) -> bool:
         """Takes a NIC for better, if it is by enough."""

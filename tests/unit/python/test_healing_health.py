@@ -305,8 +305,17 @@ def test_one_slow_flow_is_a_tie_until_another_tells() -> None:
 
 def test_a_tie_that_nobody_parts_blames_both() -> None:
     bench = Bench()
-    bench.run(1.0, {Flow(0, 1, 2): Observation(CAPACITY * 0.2, 1.0)})
+    bench.run(1.5, {Flow(0, 1, 2): Observation(CAPACITY * 0.2, 1.0)})
     assert set(bench.sick()) == {(0, 2), (1, 2)}
+
+
+def test_probes_part_a_tie_before_it_is_over() -> None:
+    bench = Bench()
+    for _ in range(20):
+        bench.now += WINDOW
+        sound = {Flow(0, 2, 2): 0.95, Flow(2, 0, 2): 0.95} if bench.now > 100.2 else {}
+        bench.monitor.step(bench.now, {Flow(0, 1, 2): Observation(CAPACITY * 0.2, 1.0)}, sound)
+    assert set(bench.sick()) == {(1, 2)}
 
 
 def rough(observations: dict[Flow, Observation], noise: random.Random, speed: float = 1.0) -> dict[Flow, Observation]:
