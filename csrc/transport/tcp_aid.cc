@@ -22,6 +22,7 @@ constexpr double kStandstillFactor = 4;
 // A trial message has to do at least half as well as the others. Between trials that fail the gap doubles.
 constexpr double kTrialPart = 0.5;
 constexpr uint64_t kTrialSlackNs = 6'000'000;  // a judgement comes late
+constexpr uint64_t kArmedNs = 20'000'000;      // for a connection's next message, before another one's turn
 constexpr uint64_t kFirstTrialGapNs = 250'000'000;
 constexpr uint64_t kLongestTrialGapNs = 4'000'000'000;
 
@@ -202,8 +203,12 @@ void TcpAid::try_again(Lane& lane, double best_other, uint64_t now) {
   for (const TcpSendPort* port : lane.ports) {
     if (port->lost()) return;
   }
-  if (lane.trial == Lane::Trial::Armed) {
-    if (lane.trial_port->meter().handed() == lane.trial_from) return;
+  if (lane.trial == Lane::Trial::Armed && lane.trial_port->meter().handed() == lane.trial_from) {
+    // Connections of plans that nobody runs any more send nothing.
+    if (lane.trial_port->pending() || now < lane.trial_at_ns + kArmedNs) return;
+    lane.trial_port->hold_back(true);
+    lane.trial = Lane::Trial::None;
+  } else if (lane.trial == Lane::Trial::Armed) {
     lane.trial = Lane::Trial::Running;
     lane.trial_at_ns = now;
   }
@@ -219,6 +224,7 @@ void TcpAid::try_again(Lane& lane, double best_other, uint64_t now) {
     lane.trial_gap_ns = std::min(2 * lane.trial_gap_ns, kLongestTrialGapNs);
   } else if (lane.trial == Lane::Trial::None && now >= lane.trial_at_ns && !lane.ports.empty()) {
     lane.trial = Lane::Trial::Armed;
+    lane.trial_at_ns = now;
     lane.trial_port = lane.ports[lane.next_port++ % lane.ports.size()];
     lane.trial_from = lane.trial_port->meter().handed();
     lane.trial_port->hold_back(true, 1);

@@ -23,7 +23,7 @@ from theseus_py.agent.worker import make_worker
 from theseus_py.errors import TheseusError
 from theseus_py.healing.blame import Flow, Observation
 from theseus_py.healing.health import Monitor
-from theseus_py.healing.publish import HEALING, Cluster, GainRule, Published, Record, ThetaRule, decide
+from theseus_py.healing.publish import HEALING, Cluster, GainRule, Published, Record, ThetaRule, decide, learned
 
 if TYPE_CHECKING:
     from theseus_py.agent.agent import Agent
@@ -32,6 +32,7 @@ __all__ = ["HealingMonitor", "Observer"]
 
 _log = logging.getLogger(__name__)
 _EVENTS_KEPT = 64
+_LEARNED_SECONDS = 2.0  # between two looks at what was learned
 _FILLED_BY_A_PROBE = 250e6  # bytes a second that Python can push for certain
 _SHORTEST_WINDOW = 10_000_000  # ns
 _LONGEST_WINDOW = 500_000_000  # a host that was silent for longer begins anew
@@ -101,6 +102,7 @@ class HealingMonitor:
         self._deciding: asyncio.Future[list[Record]] | None = None
         self._detected = 0
         self._pool: ProcessPoolExecutor | None = None
+        self._learned_at = time.monotonic()
         self._due = False  # health has changed since the last decision began
         # Of the last decisions: when it was detected, planned and in the log (this host's monotonic clock, ns).
         self.events: deque[dict[str, Any]] = deque(maxlen=_EVENTS_KEPT)
@@ -137,15 +139,27 @@ class HealingMonitor:
         if self._observer is None or self._monitor is None:
             self._planner(Cluster(len(hosts), rails))
             self._observer = Observer(hosts)
-            self._monitor = Monitor(len(hosts), rails, capacity)
+            # Where another agent judged before, it goes on from there.
+            known = {divmod(index, rails): value for index, value in self._published.health.items()}
+            self._monitor = Monitor(len(hosts), rails, capacity, health=known, usual=self._published.capacity)
         probes = self._observer.probes(rows, self._monitor.capacity)
         if self._monitor.step(time.monotonic(), self._observer.observe(rows), probes) is not None:
             self._due = True
             self._detected = time.monotonic_ns()
         self._ask_for_probes(self._monitor, hosts)
+        self._say_what_was_learned(self._monitor)
         ranks = {int(rows[host]["ranks"]) for host in hosts}
         if self._due and self._deciding is None and len(ranks) == 1:
             self._decide(Cluster(len(hosts), rails, ranks.pop()))
+
+    def _say_what_was_learned(self, monitor: Monitor) -> None:
+        """Now and then, and only while nothing is wrong."""
+        now = time.monotonic()
+        if now < self._learned_at + _LEARNED_SECONDS or (monitor.health < 1).any():
+            return
+        self._learned_at = now
+        for record in learned(self._published, monitor.usual):
+            self._agent.propose(record)
 
     def _ask_for_probes(self, monitor: Monitor, hosts: list[str]) -> None:
         """Where probes may not fill a NIC, each beside one of a rail that is sound at both ends."""

@@ -45,8 +45,8 @@ RETRY_REASONS = {
 _PERIOD = 0.030
 # More than a busy machine keeps an agent from running: with 0.3 to 0.6 s, five agents and a load of 10 on two cores had
 # an election a second.
-_SHORTEST_TIMEOUT, _LONGEST_TIMEOUT = 1.0, 2.0
-_FALLBACK = 3.0
+_SHORTEST_TIMEOUT, _LONGEST_TIMEOUT = 1.5, 2.5
+_FALLBACK = 4.0
 _FOR_EVER = 10.0**9
 _ACKNOWLEDGEMENT = "next_node_idx"
 _PROPOSAL = "apply_command"

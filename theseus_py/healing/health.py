@@ -28,6 +28,8 @@ _STEADY = 1
 _MARKED = 2
 # A probe that gets so much each way found a sound NIC; if not quite, it will show soon enough.
 _PROBED_SOUND = 0.7
+_PROBED_SICK = 0.2  # of a NIC that ranks avoid
+_BURSTLESS = 0.9  # of what a probe got, where that is less than full speed
 _PROBES = 3  # each way, that count
 # A NIC shows that it can do more only by so much of its capacity, and so much more than it did: buckets let bursts
 # through at any speed.
@@ -92,6 +94,7 @@ class _Nic:
     ease_patience: float = 0.0
     suspected: int = 0  # windows in a row
     suspected_since: float = math.inf
+    avoided_since: float = math.inf  # by ranks, which then send little there that would tell
     sound_at: float = -math.inf  # when a probe last went through as if nothing were amiss
 
 
@@ -106,11 +109,17 @@ class Monitor:
         rails: int,
         capacity: float | NDArray[np.float64] | None = None,
         settings: Settings | None = None,
+        *,
+        health: Mapping[Nic, float] | None = None,
+        usual: float = 0.0,
     ) -> None:
+        """`health`, `usual`: what another monitor of the same cluster had found and learned (NICs that are left out are
+        sound; 0: nothing was learned).
+        """
         self.settings = settings or Settings()
         longest = max(windows for windows, _ in self.settings.spans)
         given = None if capacity is None else np.zeros((hosts, rails)) + capacity
-        self._history = History(hosts, rails, longest, given)
+        self._history = History(hosts, rails, longest, given, usual)
         # What is left of NICs that have less than they should, where it is for certain that one, and where it may be
         # another.
         self._suspects: dict[Nic, float] = {}
@@ -121,6 +130,9 @@ class Monitor:
         self._marked: set[Nic] = set()  # before this window
         self._changed_at = -math.inf
         self._nics = {(host, rail): _Nic() for host in range(hosts) for rail in range(rails)}
+        for nic, found in (health or {}).items():
+            if nic in self._nics:
+                self._nics[nic].health = _rounded_down(found)
         self.probes: tuple[Flow, ...] = ()  # flows that would tell what the last windows left open
 
     @property
@@ -128,6 +140,11 @@ class Monitor:
         """Returns the map as it stands."""
         hosts, rails = self.capacity.shape
         return np.array([[self._nics[host, rail].health for rail in range(rails)] for host in range(hosts)])
+
+    @property
+    def usual(self) -> float:
+        """Returns the bytes a second that it has learned of NICs; 0: nothing yet, or nothing to learn."""
+        return self._history.usual
 
     @property
     def capacity(self) -> NDArray[np.float64]:
@@ -204,6 +221,7 @@ class Monitor:
     def _consider(self, now: float, nic: Nic, window: Window) -> bool:
         """Takes in what the windows say of one NIC; returns whether its health changed."""
         state = self._nics[nic]
+        self._note_avoided(now, nic, state)
         tied = nic in window.tied or nic in self._ties
         state.tied_since = min(state.tied_since, now) if tied else math.inf
         if self._suspect(now, nic, state):
@@ -221,6 +239,8 @@ class Monitor:
         return any(way(now, state) for way in ways_up)
 
     def _suspect(self, now: float, nic: Nic, state: _Nic) -> bool:
+        if (shown := self._shown_by_probes(now, state)) is not None:
+            return self._lower(now, state, _rounded_down(shown))
         left = self._suspects.get(nic)
         if left is None and self._loses_tie(now, nic, state):
             left = self._ties[nic]
@@ -231,6 +251,24 @@ class Monitor:
         if self._is_doubtful(nic) and now - state.suspected_since < self.settings.stuck:
             return False
         return self._lower(now, state, _rounded_down(left))
+
+    def _note_avoided(self, now: float, nic: Nic, state: _Nic) -> None:
+        """Keeps since when ranks avoid a NIC that is not marked, and probes of that time alone."""
+        if state.health < 1.0:
+            state.avoided_since = math.inf
+        elif nic in self._looks[0].avoided:
+            state.avoided_since = min(state.avoided_since, now)
+        elif state.avoided_since < math.inf:
+            state.avoided_since = math.inf
+            for way in state.probed:
+                way.clear()
+
+    def _shown_by_probes(self, now: float, state: _Nic) -> float | None:
+        """Returns what probes got of a NIC that ranks avoid, if that was next to nothing: less may be due to others."""
+        if state.avoided_since == math.inf:
+            return None
+        best = [max(way) for way in state.probed if len(way) > 1]  # one may have lost its first packet
+        return min(best) if best and min(best) <= _PROBED_SICK else None
 
     def _loses_tie(self, now: float, nic: Nic, state: _Nic) -> bool:
         """Of NICs that may each be at fault all are, after a while, but those that probes found sound meanwhile."""
@@ -263,7 +301,8 @@ class Monitor:
             state = self._nics.get(nic)
             if state is not None and part >= _PROBED_SOUND:
                 state.sound_at = now
-            if state is not None and state.health < 1.0 and self._nics[other].health == 1.0:
+            told = state is not None and (state.health < 1.0 or state.avoided_since < math.inf)
+            if state is not None and told and self._nics[other].health == 1.0:
                 state.probed[way].append(part)
                 state.probed_at = now
 
@@ -277,7 +316,7 @@ class Monitor:
         if least >= _PROBED_SOUND:
             return self._raise(now, state, 1.0)
         enough = all(len(way) == _PROBES and min(way) >= self.settings.trial for way in state.probed)
-        return enough and self._raise(now, state, least)
+        return enough and self._raise(now, state, _BURSTLESS * least)
 
     def _raise(self, now: float, state: _Nic, left: float) -> bool:
         """Takes a NIC for better, if it is by enough."""
@@ -365,20 +404,24 @@ class Monitor:
         """
         hosts, _ = self.capacity.shape
         wanted: set[Flow] = set()
-        wondered = {
+        settings = self.settings
+        avoided = {nic for nic, state in self._nics.items() if now - state.avoided_since >= settings.steady_up / 4}
+        wondered = avoided | {
             nic
             for nic, state in self._nics.items()
             if state.health < 1.0
             and (
-                now - max(state.heard_at, state.changed_at) >= self.settings.steady_up
-                or now - state.at_ease_since >= self.settings.steady_up / 4
+                now - max(state.heard_at, state.changed_at) >= settings.steady_up
+                or now - state.at_ease_since >= settings.steady_up / 4
             )
         }
         for host, rail in window.tied | wondered:
             sound = [
                 other
                 for other in range(hosts)
-                if other != host and (other, rail) not in window.tied and self._nics[other, rail].health == 1.0
+                if other != host
+                and (other, rail) not in window.tied | avoided
+                and self._nics[other, rail].health == 1.0
             ]
             for other in sound[:1]:
                 wanted |= {Flow(host, other, rail), Flow(other, host, rail)}

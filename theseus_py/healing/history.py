@@ -24,7 +24,7 @@ _BETTER_ONES = 75
 # The usual speed is looked at over so many windows, and so many looks count: a bad phase does not become the rule.
 _USUAL_WINDOWS = 3
 _LOOKS_KEPT = 512
-_FEW_LOOKS = 8
+_FEW_LOOKS = 16
 
 
 class History:
@@ -32,11 +32,16 @@ class History:
     the same for all, as what most of them show.
     """
 
-    def __init__(self, hosts: int, rails: int, longest: int, capacity: NDArray[np.float64] | None) -> None:
+    def __init__(
+        self, hosts: int, rails: int, longest: int, capacity: NDArray[np.float64] | None, usual: float = 0.0
+    ) -> None:
+        """`usual`: bytes a second that were learned before; 0: nothing was."""
         self._unit = np.ones((hosts, rails)) if capacity is None else capacity
         self._given = capacity is not None
         self._windows: deque[Mapping[Flow, Observation]] = deque(maxlen=longest)
         self._usual: deque[float] = deque(maxlen=_LOOKS_KEPT)
+        if usual > 0:
+            self._usual.extend([usual] * _FEW_LOOKS)
         self._until_next = _USUAL_WINDOWS
 
     def __len__(self) -> int:
@@ -46,6 +51,11 @@ class History:
     def capacity(self) -> NDArray[np.float64]:
         """Bytes a second of each NIC while data waits, most of the time; 0: not known yet."""
         return self._usual_part() * self._unit
+
+    @property
+    def usual(self) -> float:
+        """What was learned, bytes a second; 0: too little yet, or nothing to learn."""
+        return 0.0 if self._given or not self.knows else self._usual_part()
 
     @property
     def knows(self) -> bool:

@@ -23,6 +23,7 @@ Record = dict[str, Any]
 
 HEALTH = "nic_health"  # array, index host * rails + rail
 HEALING = "healing"  # the number of the map in use; 0: none
+CAPACITY = "nic_capacity"  # bytes a second that NICs were seen to do, where that is learned; 0: not known
 MAPS_KEPT = 8
 LONGEST_ARGUMENTS = 32768 - len("healed:")
 _SMALLEST = 256 << 10  # bytes; below, latency counts and not the NIC
@@ -72,6 +73,7 @@ class Published:
 
     health: dict[int, float] = field(default_factory=dict)  # index: value, where it is not 1
     healing: int = 0
+    capacity: float = 0.0
     maps: dict[int, dict[str, str]] = field(default_factory=dict)  # number: algorithm by schedule name, oldest first
     newest: int = 0
     defined: set[str] = field(default_factory=set)
@@ -85,6 +87,8 @@ class Published:
             self.health |= {int(index): float(value) for index, value in record["elements"]}
         elif kind == "update" and name == HEALING:
             self.healing = int(record["elements"][0][1])
+        elif kind == "update" and name == CAPACITY:
+            self.capacity = float(record["elements"][0][1])
         elif (ours := _NAME.fullmatch(name)) is not None:
             number = int(ours[1])
             if kind == "schedule":
@@ -118,6 +122,17 @@ def decide(
     if number != published.healing:
         records.append({"kind": "update", "name": HEALING, "elements": [[0, number]]})
     return records + _removals(published, number)
+
+
+# A speed that was learned is worth a record if it differs by so much from the one in the log.
+_WORTH_A_RECORD = 0.1
+
+
+def learned(published: Published, usual: float) -> list[Record]:
+    """Returns the records that say what NICs can do (bytes a second), where the log does not yet say about the same."""
+    if usual <= 0 or abs(usual - published.capacity) <= _WORTH_A_RECORD * usual:
+        return []
+    return [*_defined(published, [(CAPACITY, 1, 0.0)]), {"kind": "update", "name": CAPACITY, "elements": [[0, usual]]}]
 
 
 def size_classes() -> list[tuple[int, int, int]]:
@@ -214,7 +229,10 @@ def _schedule(number: int, made: _Made, cluster: Cluster) -> Record:
 
 
 def _definitions(published: Published, cluster: Cluster) -> list[Record]:
-    wanted = ((HEALTH, cluster.hosts * cluster.rails, 1.0), (HEALING, 1, 0.0))
+    return _defined(published, [(HEALTH, cluster.hosts * cluster.rails, 1.0), (HEALING, 1, 0.0)])
+
+
+def _defined(published: Published, wanted: Iterable[tuple[str, int, float]]) -> list[Record]:
     return [
         {"kind": "attribute", "name": name, "hook": "exogenous", "length": length, "initial": initial}
         for name, length, initial in wanted

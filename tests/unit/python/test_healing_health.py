@@ -293,6 +293,21 @@ def test_what_ranks_avoid_by_themselves_is_not_taken_for_idle() -> None:
     assert bench.run(3.0, others)  # the same without a word of first aid: it could do more
 
 
+@pytest.mark.parametrize(("part", "sick"), [(0.1, True), (0.4, False)])
+def test_what_ranks_avoid_is_probed_and_marked_if_it_gets_next_to_nothing(part: float, sick: bool) -> None:
+    """First aid leaves no flow that waits, so flows alone would never tell."""
+    bench = Bench()
+    others = {flow: Observation(CAPACITY / 3, 0.95) for flow in all_pairs() if flow.rail != 2}
+    avoided = {Flow(2, 3, 2): Observation(0.0, 0.01, WINDOW, True)}
+    bench.run(0.5, {**others, **avoided})
+    assert {Flow(2, 0, 2), Flow(0, 2, 2), Flow(3, 0, 2), Flow(0, 3, 2)} == set(bench.monitor.probes)
+    results = {Flow(2, 0, 2): part, Flow(0, 2, 2): part, Flow(3, 0, 2): 0.9, Flow(0, 3, 2): 0.9}
+    for number in range(2):
+        assert bench.sick() == {}
+        bench.monitor.step(bench.now + number * WINDOW, {**others, **avoided}, results)
+    assert set(bench.sick()) == ({(2, 2)} if sick else set())
+
+
 def test_one_slow_flow_is_a_tie_until_another_tells() -> None:
     bench = Bench()
     slow = {Flow(0, 1, 2): Observation(CAPACITY * 0.2, 1.0)}
