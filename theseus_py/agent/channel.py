@@ -9,8 +9,8 @@ put in, left out or repeated. Nothing is encrypted.
     connector -> proof, u16 length, own name
     frames    -> u32 length, u8 kind, payload, 16 bytes of HMAC-SHA256 over number, length, kind and payload
 
-An agent dials those that stand before it in the list of members, over their addresses in turn, so that a dead NIC costs
-one time-out. A connector that proves the purpose "probe" instead of "connector" joins nothing: its connection is there
+An agent dials those that stand before it in the list of members, over one address after the other until one answers. A
+connector that proves the purpose "probe" instead of "connector" joins nothing: its connection is there
 to measure the path (probe.py).
 """
 
@@ -40,8 +40,8 @@ _TAG = 16
 _PING_SECONDS = 0.1
 # A link over a NIC that died is made anew over another one before Raft elects another leader (replica.py).
 _DEAD_SECONDS = 0.8
-_HANDSHAKE_SECONDS = 3.0
-_CONNECT_SECONDS = 0.5
+_HANDSHAKE_SECONDS = 2.0
+_NEXT_SECONDS = 0.3  # until the next address is dialled as well
 _RETRY_SECONDS = 0.25
 _MOST_STRANGERS = 64
 
@@ -234,17 +234,34 @@ class Channel:
         task.add_done_callback(self._tasks.discard)
 
     async def _keep(self, host: str, address: Address) -> None:
-        attempt = random.randrange(len(address.addresses))
+        first = random.randrange(len(address.addresses))
         while self._key is not None:
-            ip = address.addresses[attempt % len(address.addresses)]
-            attempt += 1
+            ips = [*address.addresses[first:], *address.addresses[:first]]
+            first = (first + 1) % len(ips)
             with contextlib.suppress(OSError, TimeoutError, asyncio.TimeoutError, EOFError, _Refused):
-                link = await asyncio.wait_for(self._dial(host, ip, address.port), _CONNECT_SECONDS + _HANDSHAKE_SECONDS)
-                await self._run(link)
+                await self._run(await self._dial_any(host, ips, address.port))
             await asyncio.sleep(_RETRY_SECONDS * (0.5 + random.random()))
 
+    async def _dial_any(self, host: str, ips: list[str], port: int) -> _Link:
+        """Dials one address after the other, without waiting long for any: a dead NIC neither answers nor refuses."""
+        dials: set[asyncio.Task[_Link]] = set()
+        try:
+            for ip in [*ips, None]:
+                if ip is not None:
+                    dials.add(asyncio.ensure_future(self._dial(host, ip, port)))
+                patience = _HANDSHAKE_SECONDS if ip is None else _NEXT_SECONDS
+                done, dials = await asyncio.wait(dials, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+                if found := [dial for dial in done if dial.exception() is None]:
+                    return found[0].result()
+                if not dials and ip == ips[-1]:
+                    break
+            raise TimeoutError
+        finally:
+            for dial in dials:
+                dial.cancel()
+
     async def _dial(self, host: str, ip: str, port: int) -> _Link:
-        streams = await asyncio.wait_for(asyncio.open_connection(ip, port, limit=2 * LONGEST_FRAME), _CONNECT_SECONDS)
+        streams = await asyncio.open_connection(ip, port, limit=2 * LONGEST_FRAME)
         try:
             purposes = (b"to acceptor", b"to connector")
             to_acceptor, to_connector = await self._prove(streams, b"connector", purposes)

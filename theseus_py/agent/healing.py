@@ -95,6 +95,7 @@ class HealingMonitor:
         self._agent = agent
         self._rule = rule or GainRule()
         self._sums = FlowSums()
+        self._rows: dict[str, dict[str, Any]] = {}
         self._observer: Observer | None = None
         self._monitor: Monitor | None = None
         self._published = Published()
@@ -129,7 +130,9 @@ class HealingMonitor:
             self._observer = self._monitor = None  # another one judges
             return
         hosts = [host for host, _ in agent.members.rows]
-        rows = agent.exchange.rows
+        # Of a host that cannot be reached the last ones stay: they hold nothing new.
+        self._rows |= agent.exchange.rows
+        rows = self._rows
         if len(hosts) < 2 or any(host not in rows or not rows[host]["identity"] for host in hosts):
             return
         rails = min(len(rows[host]["rates"]) for host in hosts)

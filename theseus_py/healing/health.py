@@ -129,6 +129,7 @@ class Monitor:
         self._windows = 0
         self._marked: set[Nic] = set()  # before this window
         self._changed_at = -math.inf
+        self._inherited = bool(health)
         self._nics = {(host, rail): _Nic() for host in range(hosts) for rail in range(rails)}
         for nic, found in (health or {}).items():
             if nic in self._nics:
@@ -163,6 +164,10 @@ class Monitor:
         time for which the flow was. Flows that are left out were idle. `probes`: what probes that ended since then got,
         as part of what the same hosts got over a sound rail.
         """
+        if self._inherited:
+            self._inherited = False
+            for state in self._nics.values():
+                state.changed_at = now  # whenever it was: patience begins anew
         window = self._look_back({Flow(*flow): Observation(*seen) for flow, seen in observations.items()})
         for flow, part in (probes or {}).items():
             self._take_probe(now, flow, part)
@@ -416,14 +421,14 @@ class Monitor:
             )
         }
         for host, rail in window.tied | wondered:
-            sound = [
+            partners = [
                 other
                 for other in range(hosts)
-                if other != host
-                and (other, rail) not in window.tied | avoided
-                and self._nics[other, rail].health == 1.0
+                if other != host and (other, rail) not in window.tied and self._nics[other, rail].health == 1.0
             ]
-            for other in sound[:1]:
+            # Whoever avoids a NIC is avoided there as well: that says little of it.
+            better = [other for other in partners if (other, rail) not in avoided] or partners
+            for other in better[:1]:
                 wanted |= {Flow(host, other, rail), Flow(other, host, rail)}
         return tuple(sorted(wanted))
 
