@@ -85,7 +85,7 @@ def known_variants() -> list[Variant]:
                 "THESEUS_FIRST_AID": "1",
             },
             settles=3,
-            settle_seconds=10.0,  # what was slow before has to be found sound first; reaction.py measures how long that takes
+            settle_seconds=10.0,  # what was slow before has to be found sound first
         ),
         Variant(GLOO, "torch.distributed's gloo, four pieces at once", _no_gloo, kind=GLOO),
     ]
