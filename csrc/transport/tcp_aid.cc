@@ -19,8 +19,10 @@ constexpr double kPieceBytes = 64 << 10;
 // Who helps a slow lane has shown what it can within this time: a plan may have left an idle rail out for a reason.
 constexpr uint64_t kRateAgeNs = 1'000'000'000;
 constexpr double kStandstillFactor = 4;
-// A trial message has to do at least half as well as the others. Between trials that fail the gap doubles.
-constexpr double kTrialPart = 0.5;
+// A trial message, which may have to share its NIC, has to do about as well as what is not avoided. Between trials that
+// fail, or lanes that fail again soon after one, the gap doubles.
+constexpr double kTrialPart = 0.25;
+constexpr uint64_t kSoonNs = 5'000'000'000;
 constexpr uint64_t kTrialSlackNs = 6'000'000;  // a judgement comes late
 constexpr uint64_t kArmedNs = 20'000'000;      // for a connection's next message, before another one's turn
 constexpr uint64_t kFirstTrialGapNs = 250'000'000;
@@ -178,8 +180,9 @@ void TcpAid::probe(Peer& peer, Lane& lane, uint64_t now) {
 void TcpAid::avoid(Lane& lane, uint64_t now) {
   lane.health.set_state(LaneHealth::State::Bad);
   lane.trial = Lane::Trial::None;
-  lane.trial_at_ns = now;
-  lane.trial_gap_ns = kFirstTrialGapNs;
+  const bool again = lane.trial_gap_ns != 0 && now < lane.trusted_at_ns + kSoonNs;
+  lane.trial_gap_ns = again ? std::min(2 * lane.trial_gap_ns, kLongestTrialGapNs) : kFirstTrialGapNs;
+  lane.trial_at_ns = again ? now + lane.trial_gap_ns : now;
   for (TcpSendPort* port : lane.ports) {
     port->hold_back(true);
     port->flow().suspect.fetch_add(1, std::memory_order_relaxed);
@@ -218,7 +221,10 @@ void TcpAid::try_again(Lane& lane, double best_other, uint64_t now) {
   if (lane.trial == Lane::Trial::Running) {
     const auto bytes = static_cast<double>(lane.trial_port->meter().handed() - lane.trial_from);
     const double allowed_ns = best_other > 0 ? bytes * 1e9 / (kTrialPart * best_other) : 1e18;
-    if (static_cast<double>(now - lane.trial_at_ns) <= allowed_ns + kTrialSlackNs) return trust(lane);
+    if (static_cast<double>(now - lane.trial_at_ns) <= allowed_ns + kTrialSlackNs) {
+      lane.trusted_at_ns = now;
+      return trust(lane);
+    }
     lane.trial = Lane::Trial::None;
     lane.trial_at_ns = now + lane.trial_gap_ns;
     lane.trial_gap_ns = std::min(2 * lane.trial_gap_ns, kLongestTrialGapNs);

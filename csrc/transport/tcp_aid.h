@@ -110,6 +110,7 @@ class TcpAid {
     uint64_t trial_from = 0;   // bytes handed over before
     uint64_t trial_at_ns = 0;  // when the next may be, or this one began
     uint64_t trial_gap_ns = 0;
+    uint64_t trusted_at_ns = 0;  // after a trial
     size_t next_port = 0;
   };
   struct Aided {
