@@ -190,7 +190,9 @@ class CppMissing(pytest.Item):
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    """Collect the C++ test files of tests/unit."""
-    if file_path.name.endswith("_test.cc") and file_path.parent.parent == UNIT:
+    """Collect the C++ test files of tests/unit and tests/emu."""
+    if file_path.name.endswith("_test.cc") and (
+        file_path.parent.parent == UNIT or file_path.parent == UNIT.parent / "emu"
+    ):
         return CppFile.from_parent(parent, path=file_path)
     return None

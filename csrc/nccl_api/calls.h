@@ -5,6 +5,7 @@
 #include <cstddef>
 
 #include "nccl_api/errors.h"
+#include "nccl_api/fallback.h"
 #include "nccl_api/groups.h"
 #include "nccl_api/handles.h"
 #include "nccl_api/redops.h"
@@ -31,10 +32,23 @@ inline ncclResult_t finish_call(const Status& status) {
 }
 
 inline ncclResult_t run_collective(const char* function, Collective collective, const void* send, void* recv,
-                                   size_t count, ncclDataType_t datatype, int op, int root, ncclComm_t comm) {
+                                   size_t count, ncclDataType_t datatype, int op, int root, ncclComm_t comm,
+                                   cudaStream_t stream) {
   Communicator* communicator = check_call(comm, datatype);
   if (communicator == nullptr) [[unlikely]] {
     return refuse_call(function, comm, static_cast<int>(datatype));
+  }
+  // Operators of our own making mean nothing to the real NCCL: their calls stay here, on all ranks.
+  if (op < ncclNumOps && falls_back(collective)) [[unlikely]] {
+    return forward(communicator, {.function = function,
+                                  .collective = collective,
+                                  .send = send,
+                                  .recv = recv,
+                                  .count = count,
+                                  .type = datatype,
+                                  .op = op,
+                                  .root = root,
+                                  .stream = stream});
   }
   const CollectiveCall call{.collective = collective,
                             .send = send,
@@ -42,7 +56,8 @@ inline ncclResult_t run_collective(const char* function, Collective collective, 
                             .count = count,
                             .type = static_cast<DataType>(datatype),
                             .op = op,
-                            .root = root};
+                            .root = root,
+                            .stream = stream};
   if (op >= kFirstDeferredOp) [[unlikely]] {
     return finish_call(submit_deferred(comm, communicator, call));
   }

@@ -1,4 +1,4 @@
-// The collectives, plain and with options. Stream arguments are ignored: on host memory a call returns when it is done.
+// The collectives, plain and with options. On host memory the stream is not looked at: a call returns when it is done.
 #include <string>
 
 #include "nccl_api/api.h"
@@ -14,49 +14,52 @@ ncclResult_t refuse_call(const char* function, ncclComm_t comm, int datatype) {
 }
 
 ncclResult_t ncclAllReduce(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op,
-                           ncclComm_t comm, cudaStream_t) noexcept {
-  return run_collective("ncclAllReduce", Collective::AllReduce, sendbuff, recvbuff, count, datatype, op, 0, comm);
+                           ncclComm_t comm, cudaStream_t stream) noexcept {
+  return run_collective("ncclAllReduce", Collective::AllReduce, sendbuff, recvbuff, count, datatype, op, 0, comm,
+                        stream);
 }
 
 ncclResult_t ncclBroadcast(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, int root,
-                           ncclComm_t comm, cudaStream_t) noexcept {
-  return run_collective("ncclBroadcast", Collective::Broadcast, sendbuff, recvbuff, count, datatype, 0, root, comm);
+                           ncclComm_t comm, cudaStream_t stream) noexcept {
+  return run_collective("ncclBroadcast", Collective::Broadcast, sendbuff, recvbuff, count, datatype, 0, root, comm,
+                        stream);
 }
 
 ncclResult_t ncclBcast(void* buff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
-                       cudaStream_t) noexcept {
-  return run_collective("ncclBcast", Collective::Broadcast, buff, buff, count, datatype, 0, root, comm);
+                       cudaStream_t stream) noexcept {
+  return run_collective("ncclBcast", Collective::Broadcast, buff, buff, count, datatype, 0, root, comm, stream);
 }
 
 ncclResult_t ncclReduce(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op,
-                        int root, ncclComm_t comm, cudaStream_t) noexcept {
-  return run_collective("ncclReduce", Collective::Reduce, sendbuff, recvbuff, count, datatype, op, root, comm);
+                        int root, ncclComm_t comm, cudaStream_t stream) noexcept {
+  return run_collective("ncclReduce", Collective::Reduce, sendbuff, recvbuff, count, datatype, op, root, comm, stream);
 }
 
 ncclResult_t ncclAllGather(const void* sendbuff, void* recvbuff, size_t sendcount, ncclDataType_t datatype,
-                           ncclComm_t comm, cudaStream_t) noexcept {
-  return run_collective("ncclAllGather", Collective::AllGather, sendbuff, recvbuff, sendcount, datatype, 0, 0, comm);
+                           ncclComm_t comm, cudaStream_t stream) noexcept {
+  return run_collective("ncclAllGather", Collective::AllGather, sendbuff, recvbuff, sendcount, datatype, 0, 0, comm,
+                        stream);
 }
 
 ncclResult_t ncclReduceScatter(const void* sendbuff, void* recvbuff, size_t recvcount, ncclDataType_t datatype,
-                               ncclRedOp_t op, ncclComm_t comm, cudaStream_t) noexcept {
+                               ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) noexcept {
   return run_collective("ncclReduceScatter", Collective::ReduceScatter, sendbuff, recvbuff, recvcount, datatype, op, 0,
-                        comm);
+                        comm, stream);
 }
 
 ncclResult_t ncclAlltoAll(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, ncclComm_t comm,
-                          cudaStream_t) noexcept {
-  return run_collective("ncclAlltoAll", Collective::AllToAll, sendbuff, recvbuff, count, datatype, 0, 0, comm);
+                          cudaStream_t stream) noexcept {
+  return run_collective("ncclAlltoAll", Collective::AllToAll, sendbuff, recvbuff, count, datatype, 0, 0, comm, stream);
 }
 
 ncclResult_t ncclGather(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, int root,
-                        ncclComm_t comm, cudaStream_t) noexcept {
-  return run_collective("ncclGather", Collective::Gather, sendbuff, recvbuff, count, datatype, 0, root, comm);
+                        ncclComm_t comm, cudaStream_t stream) noexcept {
+  return run_collective("ncclGather", Collective::Gather, sendbuff, recvbuff, count, datatype, 0, root, comm, stream);
 }
 
 ncclResult_t ncclScatter(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, int root,
-                         ncclComm_t comm, cudaStream_t) noexcept {
-  return run_collective("ncclScatter", Collective::Scatter, sendbuff, recvbuff, count, datatype, 0, root, comm);
+                         ncclComm_t comm, cudaStream_t stream) noexcept {
+  return run_collective("ncclScatter", Collective::Scatter, sendbuff, recvbuff, count, datatype, 0, root, comm, stream);
 }
 
 // Options first: a call whose options are refused must not run.

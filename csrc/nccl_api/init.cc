@@ -1,4 +1,5 @@
 // Making communicators from unique ids.
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -6,6 +7,7 @@
 #include "nccl_api/api.h"
 #include "nccl_api/config.h"
 #include "nccl_api/errors.h"
+#include "nccl_api/fallback.h"
 #include "nccl_api/groups.h"
 #include "nccl_api/handles.h"
 #include "nccl_api/lifecycle.h"
@@ -26,7 +28,19 @@ ncclResult_t init_rank(const char* function, ncclComm_t* comm, int nranks, const
   }
   const Result<CommConfig> options = read_config(function, config);
   if (!options.ok()) return fail(options.status());
-  return hand_out(function, Communicator::init(from_nccl(id), nranks, rank, *options), 0, comm);
+  const Result<Communicator*> made = Communicator::init(from_nccl(id), nranks, rank, *options);
+  return hand_out(function, made, made.ok() ? std::max(0, made.value()->config().device) : 0, comm);
+}
+
+// Takes back what was handed out, where something that belongs to it could not be made.
+ncclResult_t take_back(const Status& why, ncclComm_t* comms, int count) {
+  for (int i = 0; i < count; ++i) {
+    if (Communicator* communicator = release(comms[i]); communicator != nullptr) {
+      (void)end_both(communicator, Ending::Abort);
+    }
+    comms[i] = nullptr;
+  }
+  return fail(why);
 }
 
 }  // namespace
@@ -43,7 +57,9 @@ ncclUniqueId to_nccl(const UniqueId& id) {
   return result;
 }
 
-ncclResult_t hand_out(const char* function, const Result<Communicator*>& made, int device, ncclComm_t* out) {
+ncclResult_t hand_out(const char* function, const Result<Communicator*>& made, int device, ncclComm_t* out,
+                      bool alone) {
+  read_fallback();
   if (!made.ok()) return note_group_error(fail(made.status()));
   Communicator* communicator = made.value();
   if (communicator == nullptr) return ncclSuccess;  // ncclCommSplit with NCCL_SPLIT_NOCOLOR
@@ -56,6 +72,9 @@ ncclResult_t hand_out(const char* function, const Result<Communicator*>& made, i
   if (group_depth() > 0) {
     note_group_init(out);
     return ncclSuccess;
+  }
+  if (alone) {
+    if (const Status twins = make_early_twins({communicator}); !twins.ok()) return take_back(twins, out, 1);
   }
   return communicator->blocking() || !communicator->in_progress() ? ncclSuccess : ncclInProgress;
 }
@@ -102,15 +121,18 @@ ncclResult_t ncclCommInitAll(ncclComm_t* comm, int ndev, const int* devlist) noe
           kFunction, "devlist[" + std::to_string(i) + "] is " + std::to_string(devlist[i]) + ", must not be negative");
     }
   }
-  const Result<std::vector<Communicator*>> made = Communicator::init_all(ndev);
+  const std::vector<int> devices = devlist == nullptr ? std::vector<int>() : std::vector<int>(devlist, devlist + ndev);
+  const Result<std::vector<Communicator*>> made = Communicator::init_all(ndev, devices);
   if (!made.ok()) return note_group_error(fail(made.status()));
   ncclResult_t result = ncclSuccess;
   for (int i = 0; i < ndev; ++i) {
     const int device = devlist == nullptr ? i : devlist[i];
-    const ncclResult_t handed = hand_out(kFunction, made.value()[static_cast<size_t>(i)], device, &comm[i]);
+    const ncclResult_t handed = hand_out(kFunction, made.value()[static_cast<size_t>(i)], device, &comm[i], false);
     if (result == ncclSuccess) result = handed;
   }
-  return result;
+  if (result != ncclSuccess || group_depth() > 0) return result;
+  const Status twins = make_early_twins(*made);
+  return twins.ok() ? result : take_back(twins, comm, ndev);
 }
 
 }  // namespace theseus::nccl_api

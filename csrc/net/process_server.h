@@ -23,7 +23,15 @@
 
 namespace theseus {
 
-enum class Purpose : uint32_t { Star = 1, Data = 2, Descriptor = 3, Rendezvous = 4, Buffer = 5, Agreement = 6 };
+enum class Purpose : uint32_t {
+  Star = 1,
+  Data = 2,
+  Descriptor = 3,
+  Rendezvous = 4,
+  Buffer = 5,
+  Agreement = 6,
+  DeviceMemory = 7
+};
 
 // First bytes on every connection between processes. Little-endian, as all of our wire formats.
 struct Hello {

@@ -96,6 +96,15 @@ Result<Communicator*> begin(Communicator* communicator, std::function<Status()> 
 
 }  // namespace
 
+// With the GPU that the calling thread is on, where none is named: others may do the joining.
+static Result<CommConfig> on_device(CommConfig config) {
+  if (config.device >= 0) return config;
+  Result<int> device = device_of_thread();
+  if (!device.ok()) return device.status();
+  config.device = *device;
+  return config;
+}
+
 Result<Communicator*> Communicator::init(const UniqueId& id, int ranks, int rank, const CommConfig& config) {
   if (ranks < 1)
     return Status::argument("a communicator of " + std::to_string(ranks) + " ranks: there must be at least 1");
@@ -104,12 +113,14 @@ Result<Communicator*> Communicator::init(const UniqueId& id, int ranks, int rank
                             " ranks, counted from 0");
   }
   THESEUS_TRY(check_not_forked());
-  Communicator* communicator = CommunicatorAccess::make(ranks, rank, config);
+  Result<CommConfig> placed = on_device(config);
+  if (!placed.ok()) return placed.status();
+  Communicator* communicator = CommunicatorAccess::make(ranks, rank, *placed);
   Impl& impl = CommunicatorAccess::impl(*communicator);
   return begin(communicator, [&impl, id] { return impl.join(id); });
 }
 
-Result<std::vector<Communicator*>> Communicator::init_all(int ranks) {
+Result<std::vector<Communicator*>> Communicator::init_all(int ranks, const std::vector<int>& devices) {
   if (ranks < 1)
     return Status::argument("a communicator of " + std::to_string(ranks) + " ranks: there must be at least 1");
   UniqueId id{};
@@ -119,7 +130,11 @@ Result<std::vector<Communicator*>> Communicator::init_all(int ranks) {
     id = *created;
   }
   std::vector<Communicator*> communicators;
-  for (int rank = 0; rank < ranks; ++rank) communicators.push_back(CommunicatorAccess::make(ranks, rank, {}));
+  for (int rank = 0; rank < ranks; ++rank) {
+    CommConfig config;
+    config.device = devices.empty() ? rank : devices[static_cast<size_t>(rank)];
+    communicators.push_back(CommunicatorAccess::make(ranks, rank, config));
+  }
   std::vector<Status> results(static_cast<size_t>(ranks));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -134,13 +149,20 @@ Result<std::vector<Communicator*>> Communicator::init_all(int ranks) {
   return communicators;
 }
 
+// A child is on the same GPU, whatever thread makes it.
+CommConfig Communicator::child_config(const CommConfig* config) const {
+  CommConfig own = config != nullptr ? *config : config_;
+  own.device = config_.device;
+  return own;
+}
+
 Result<Communicator*> Communicator::split(int color, int key, const CommConfig* config) {
   if (color < -1) {
     return Status::argument("split color " + std::to_string(color) +
                             " is negative: use NCCL_SPLIT_NOCOLOR (-1) to stay out");
   }
   THESEUS_TRY(impl_->usable());
-  Communicator* child = CommunicatorAccess::make(1, 0, config != nullptr ? *config : config_);
+  Communicator* child = CommunicatorAccess::make(1, 0, child_config(config));
   Impl& parent = *impl_;
   Impl& impl = CommunicatorAccess::impl(*child);
   const auto join = [&parent, &impl, color, key] { return impl.join_split(parent, color, key); };
@@ -185,8 +207,7 @@ Result<Communicator*> Communicator::shrink(const std::vector<int>& excluded, con
     if (!out.contains(rank)) survivors.push_back(rank);
   }
   const int generation = impl_->shrinks++;
-  Communicator* child =
-      CommunicatorAccess::make(static_cast<int>(survivors.size()), own, config != nullptr ? *config : config_);
+  Communicator* child = CommunicatorAccess::make(static_cast<int>(survivors.size()), own, child_config(config));
   Impl& parent = *impl_;
   Impl& impl = CommunicatorAccess::impl(*child);
   return begin(child,
@@ -246,6 +267,7 @@ bool Communicator::in_progress() const { return !impl_->progress.idle(); }
 
 Status Communicator::async_error() const {
   if (impl_->failed.load(std::memory_order_acquire)) return impl_->failure_status();
+  THESEUS_TRY(impl_->check_device());
   if (!blocking() && in_progress()) return in_progress_status();
   return {};
 }
@@ -414,12 +436,16 @@ std::shared_ptr<Work> Communicator::barrier_async() {
   });
 }
 
-Result<int> Communicator::create_premulsum(DataType type, const void* scalar) {
+Result<int> Communicator::create_premulsum(DataType type, const void* scalar, bool pointed) {
   if (static_cast<int>(type) >= kDataTypes) return Status::argument("this datatype does not exist");
   if (scalar == nullptr) return Status::argument("the scalar of PreMulSum is NULL");
   const std::lock_guard lock(impl_->ops_mutex);
-  Impl::PremulSum op{type, {}};
-  std::memcpy(op.scalar, scalar, size_of(type));
+  Impl::PremulSum op{type, {}, nullptr};
+  if (pointed && impl_->device != nullptr) {
+    op.scalar_at = scalar;
+  } else {
+    std::memcpy(op.scalar, scalar, size_of(type));
+  }
   impl_->ops.emplace(impl_->next_op, op);
   return impl_->next_op++;
 }
@@ -490,8 +516,25 @@ std::vector<std::string> Communicator::describe_peers() const {
   return lines;
 }
 
-Result<void*> mem_alloc(size_t bytes) { return SharedMemory::allocate(bytes); }
+Result<void*> mem_alloc(size_t bytes) {
+  Result<cuda::Driver*> driver = device_driver();
+  if (!driver.ok()) return driver.status();
+  if (*driver == nullptr) return SharedMemory::allocate(bytes);
+  Result<int> device = (*driver)->current_device();
+  if (!device.ok()) return device.status();
+  return (*driver)->allocate(*device, bytes);
+}
 
-Status mem_free(void* pointer) { return SharedMemory::free(pointer); }
+Status mem_free(void* pointer) {
+  Result<cuda::Driver*> driver = device_driver();
+  if (!driver.ok()) return driver.status();
+  if (*driver == nullptr) return SharedMemory::free(pointer);
+  Result<cuda::PointerInfo> info = (*driver)->pointer_info(pointer);
+  if (!info.ok()) return info.status();
+  if (info->kind != cuda::PointerKind::Device || info->base != pointer) {
+    return Status::argument("this is no memory that ncclMemAlloc gave");
+  }
+  return (*driver)->release(info->ordinal, pointer);
+}
 
 }  // namespace theseus

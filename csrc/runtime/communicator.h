@@ -1,7 +1,8 @@
 // The communicator: what the C API (nccl_api) and the Python bindings talk to.
 //
 // A Communicator is one rank's endpoint. Ranks are processes or threads of one process. On host memory a call returns
-// when its result is there; inside a group, at the outermost group_end(); as asynchronous work, when Work says so.
+// when its result is there; inside a group, at the outermost group_end(); as asynchronous work, when Work says so. On a
+// GPU (THESEUS_DEVICE) it returns when it is queued on the caller's stream.
 // All calls of one communicator are serialised by it, from whichever thread they come.
 #pragma once
 
@@ -25,10 +26,12 @@ struct CommConfig {
   int traffic_class = -1;
   bool split_share = false;
   bool shrink_share = false;
+  int device = -1;  // GPU of this rank, where buffers are on GPUs; -1: the calling thread's
 };
 
-// A collective of this rank. Pointers are host memory; `count` as NCCL defines it for the collective (elements per
-// rank for AllGather, ReduceScatter, AllToAll, Gather, Scatter; elements of the buffer for the others).
+// A collective of this rank. Pointers are host memory, or the rank's GPU's (THESEUS_DEVICE); `count` as NCCL defines it
+// for the collective (elements per rank for AllGather, ReduceScatter, AllToAll, Gather, Scatter; elements of the buffer
+// for the others).
 struct CollectiveCall {
   Collective collective = Collective::AllReduce;
   const void* send = nullptr;
@@ -38,6 +41,8 @@ struct CollectiveCall {
   int op = 0;  // RedOp, or a handle from create_premulsum()
   int root = 0;
   int plan = 0;  // LoadedPlan::id; 0: the policy picks
+  // Buffers on a GPU: the CUstream that the call takes its place in. On host memory it is not looked at.
+  void* stream = nullptr;
 };
 
 // All-to-all with uneven splits: counts and offsets in elements, one per rank. Arrays are read during the call.
@@ -116,7 +121,8 @@ class Communicator {
   // The caller owns the handle until destroy().
   static Result<Communicator*> init(const UniqueId& id, int ranks, int rank, const CommConfig& config);
   // One process, one thread, `ranks` communicators that talk to each other (ncclCommInitAll).
-  static Result<std::vector<Communicator*>> init_all(int ranks);
+  // `devices`: the GPU of each, where buffers are on GPUs; empty: 0, 1, 2, ...
+  static Result<std::vector<Communicator*>> init_all(int ranks, const std::vector<int>& devices = {});
   // True for handles that init/split/shrink returned and destroy/abort has not yet taken back.
   static bool is_live(const void* handle);
 
@@ -159,8 +165,12 @@ class Communicator {
   // differ, or the plan is broken, for another number of ranks, or not right. Plans stay until the communicator ends.
   Result<LoadedPlan> load_plan(const std::string& file);
 
-  // scalar: one element of `type`, this rank's factor. The handle is valid for this communicator and type.
-  Result<int> create_premulsum(DataType type, const void* scalar);
+  // Collective over this communicator, on the control plane: everybody's blob (at most 1 MiB), by rank.
+  Result<std::vector<std::string>> exchange(const std::string& blob);
+
+  // scalar: one element of `type`, this rank's factor. The handle is valid for this communicator and type. `pointed`:
+  // on a GPU the scalar, which kernels can reach, is read when they run; on the host it is read now all the same.
+  Result<int> create_premulsum(DataType type, const void* scalar, bool pointed = false);
   Status destroy_op(int op);
 
   // Seconds after which a call gives up with Timeout; <= 0: never (default; THESEUS_TIMEOUT).
@@ -182,6 +192,8 @@ class Communicator {
   friend class CommunicatorAccess;
   Communicator(int ranks, int rank, CommConfig config);
   ~Communicator();
+
+  CommConfig child_config(const CommConfig* config) const;
 
   static constexpr uint64_t kMagic = 0x5355455345485421;
   uint64_t magic_ = kMagic;

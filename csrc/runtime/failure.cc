@@ -10,6 +10,7 @@ void Communicator::Impl::set_failure(const Status& status) {
     if (failure.ok()) failure = status;
   }
   failed.store(true, std::memory_order_release);
+  if (DeviceRank* const gpu = abortable.load(std::memory_order_acquire); gpu != nullptr) gpu->abort();
 }
 
 Status Communicator::Impl::fail(const Status& status) {
@@ -36,6 +37,12 @@ void Communicator::Impl::report_waiting(bool waits) {
   if (star == nullptr) return;
   if (!waits || running_tag == nullptr) return star->set_progress(0, 0);
   star->set_progress(running_tag->signature.request, running_tag->hash, describe(running_tag->signature));
+}
+
+Status Communicator::Impl::check_device() {
+  if (device == nullptr) return {};
+  Status fault = device->fault();
+  return fault.ok() ? fault : fail(fault);
 }
 
 // Called between looks while a request waits: the watch thread sets `failed` for all that the control star knows.

@@ -1,7 +1,10 @@
 #include "runtime/group.h"
 
 #include <algorithm>
+#include <map>
+#include <set>
 #include <thread>
+#include <tuple>
 
 #include "runtime/drive.h"
 #include "runtime/point_to_point.h"
@@ -23,11 +26,13 @@ class CommunicatorJob {
  public:
   explicit CommunicatorJob(Communicator& communicator) : impl_(CommunicatorAccess::impl(communicator)), batch_(impl_) {}
 
-  Communicator::Impl& impl() { return impl_; }
+  Communicator::Impl& impl() const { return impl_; }
 
   Status add(const GroupItem& item) {
     switch (item.kind) {
-      case GroupItem::Kind::PointToPoint: return batch_.add(item.point_to_point);
+      case GroupItem::Kind::PointToPoint:
+        THESEUS_TRY(impl_.refuse_on_device("send and recv"));
+        return batch_.add(item.point_to_point);
       case GroupItem::Kind::Collective: {
         Result<PreparedRequest> prepared = impl_.prepare(item.collective, item.op);
         if (!prepared.ok()) return prepared.status();
@@ -55,8 +60,17 @@ class CommunicatorJob {
 
   const Status& status() const { return status_; }
 
+  // The streams of its requests on a GPU; empty on the host.
+  std::set<void*> streams() const {
+    std::set<void*> streams;
+    if (impl_.device == nullptr) return streams;
+    for (const PreparedRequest& prepared : requests_) streams.insert(prepared.request.stream);
+    return streams;
+  }
+
  private:
   Advance advance_collectives() {
+    if (impl_.device != nullptr) return launch_collectives();
     bool progressed = false;
     while (!requests_.empty()) {
       Request& request = requests_.front().request;
@@ -70,6 +84,15 @@ class CommunicatorJob {
       requests_.pop_front();
       progressed = true;
     }
+    return Advance::Done;
+  }
+
+  Advance launch_collectives() {
+    for (PreparedRequest& prepared : requests_) {
+      status_ = impl_.launch(prepared);
+      if (!status_.ok()) return Advance::Failed;
+    }
+    requests_.clear();
     return Advance::Done;
   }
 
@@ -144,6 +167,24 @@ Status run_jobs(std::deque<CommunicatorJob>& jobs) {
   return {};
 }
 
+// Two ranks of one communicator on one stream: the kernel of the first would wait for that of the second, which is
+// behind it.
+Status check_streams(const std::deque<CommunicatorJob>& jobs) {
+  std::map<std::tuple<uint64_t, uint64_t, int, void*>, int> taken;
+  for (const CommunicatorJob& job : jobs) {
+    Communicator::Impl& impl = job.impl();
+    for (void* stream : job.streams()) {
+      const auto [at, fresh] = taken.try_emplace({impl.id.high, impl.id.low, impl.ordinal, stream}, impl.self->rank());
+      if (fresh) continue;
+      return impl.fail(Status::usage("ranks " + std::to_string(at->second) + " and " +
+                                     std::to_string(impl.self->rank()) +
+                                     " use the same stream of one GPU, on which they would wait for each other: give "
+                                     "every rank of a GPU a stream of its own"));
+    }
+  }
+  return {};
+}
+
 // Runs the items of communicators that block. `items` belong to `communicators`, sorted by address, so that two threads
 // with overlapping groups take the locks in one order.
 Status run_items(const std::vector<GroupItem>& items, const std::vector<Communicator*>& communicators) {
@@ -161,6 +202,7 @@ Status run_items(const std::vector<GroupItem>& items, const std::vector<Communic
       THESEUS_TRY(jobs[static_cast<size_t>(at - communicators.begin())].add(item));
     }
   }
+  THESEUS_TRY(check_streams(jobs));
   for (CommunicatorJob& job : jobs) THESEUS_TRY(job.begin());
   return jobs.empty() ? Status() : run_jobs(jobs);
 }

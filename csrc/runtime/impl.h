@@ -18,6 +18,7 @@
 #include "observe/tte.h"
 #include "runtime/adaptation.h"
 #include "runtime/communicator.h"
+#include "runtime/device_rank.h"
 #include "runtime/links.h"
 #include "runtime/plan_cache.h"
 #include "runtime/progress_thread.h"
@@ -31,13 +32,14 @@ enum class Phase : int { Joining, Ready, Finalized };
 // A collective ready to run: arguments checked, plan selected, id given.
 struct Request {
   const KnownPlan* plan = nullptr;  // null: nothing to do
-  HostResources held = {};
+  HostResources held = {};          // nothing where the buffers are a GPU's
   Binding binding;
   ResolvedOp op;
   size_t input_bytes = 0;  // of this rank's buffers
   size_t output_bytes = 0;
   bool try_shared = false;  // see SharedExecution
   size_t padded_count = 0;  // not 0: see Staging
+  void* stream = nullptr;   // see CollectiveCall
   uint64_t begun_ns = 0;    // where a trace is kept
 };
 
@@ -53,16 +55,24 @@ struct Communicator::Impl {
   ~Impl() {
     if (report != nullptr) report->stop();
     if (adaptation != nullptr) adaptation->close();
+    // What requests hold goes back before the plans do.
+    if (device != nullptr) {
+      if (star != nullptr) star->close();  // from here on nobody reports a failure
+      (void)device->settle();
+    }
   }
 
   Communicator* self;
   CommId id;
   std::vector<Peer> peers;
   Topology topology;
-  std::unique_ptr<Links> links;            // null with one rank
-  std::unique_ptr<Star> star;              // null with one rank
-  std::shared_ptr<Adaptation> adaptation;  // null where schedules do not change (THESEUS_ADAPT, one rank)
-  std::shared_ptr<RankReport> report;      // null where no agent is to be told
+  std::unique_ptr<Links> links;                 // null with one rank
+  std::unique_ptr<Star> star;                   // null with one rank
+  std::shared_ptr<Adaptation> adaptation;       // null where schedules do not change (THESEUS_ADAPT, one rank)
+  std::shared_ptr<RankReport> report;           // null where no agent is to be told
+  int ordinal = -1;                             // of the GPU that buffers are on; -1: host memory
+  std::unique_ptr<DeviceRank> device;           // null: host memory
+  std::atomic<DeviceRank*> abortable{nullptr};  // the same, for whoever reports a failure
   std::unique_ptr<PlanCache> plans;
   std::unique_ptr<SharedExecution> shared;  // null unless all ranks share one host
 
@@ -92,6 +102,7 @@ struct Communicator::Impl {
   struct PremulSum {
     DataType type;
     uint8_t scalar[8];
+    const void* scalar_at;  // see ResolvedOp
   };
   std::map<int, PremulSum> ops;
   int next_op = 5;
@@ -103,6 +114,7 @@ struct Communicator::Impl {
   Status join_split(Communicator::Impl& parent, int color, int key);
   Status join_shrink(const Communicator::Impl& parent, const std::vector<int>& survivors, int generation);
   Status meet(const UniqueId& unique_id, const Deadline& deadline);
+  Status open_device();
   Status become_ready();
   Status leave();
 
@@ -112,6 +124,7 @@ struct Communicator::Impl {
   Status failure_status() const;
   Status usable() const;            // ok, or why no request may start
   void report_waiting(bool waits);  // so that ranks that wait for ever in different calls find out
+  Status check_device();            // what kernels found wrong; ok on the host
   Status check_alive();             // slow path of waiting: local deaths, aborts, failures
 
   // --- requests (request.cc)
@@ -122,6 +135,10 @@ struct Communicator::Impl {
   Status run(const CollectiveCall& call);
   Status run(const CollectiveCall& call, const ResolvedOp& op);
   Status execute(Request& request);
+  // What was prepared, on the host to its end; on a GPU until it is queued.
+  Status perform(PreparedRequest& prepared);
+  Status launch(PreparedRequest& prepared);
+  Status wait_for_device();
   void complete(Request& request);
   Status run_barrier();
   void note(TteEvent event) {
@@ -148,6 +165,7 @@ struct Communicator::Impl {
   Status run_point_to_point(const PointToPoint& operation);
   Status check_all_to_all_v(const AllToAllVCall& call) const;
   Status run_all_to_all_v(const AllToAllVCall& call);
+  Status refuse_on_device(const char* what) const;
 };
 
 // The way in for the runtime's own files.

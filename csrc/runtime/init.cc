@@ -129,12 +129,14 @@ Status Communicator::Impl::meet(const UniqueId& unique_id, const Deadline& deadl
   THESEUS_TRY(check_not_forked());
   const int rank = self->rank();
   const int ranks = self->ranks();
+  ordinal = self->config().device;
   if (ranks == 1) {
     topology = single_host(1);
+    THESEUS_TRY(open_device());
     return become_ready();
   }
   THESEUS_TRY(BufferOwners::instance().serve());
-  Result<Peer> own = describe_self();
+  Result<Peer> own = describe_self(ordinal);
   if (!own.ok()) return own.status();
   const std::string must_agree = "THESEUS_ALGO=" + settings::algo() + ";THESEUS_SCHEDULING=" + settings::scheduling();
   Result<RendezvousResult> met = rendezvous(unique_id, rank, ranks, encode(*own), deadline, must_agree);
@@ -157,11 +159,27 @@ Status Communicator::Impl::meet(const UniqueId& unique_id, const Deadline& deadl
     return built.status();
   }
   links = std::move(*built);
+  if (Status opened = open_device(); !opened.ok()) {
+    star->fail(opened);
+    return opened;
+  }
   // Ready means that everybody is: a rank that could not map memory or open a port has told the star by now.
   Result<std::vector<std::string>> all = star->all_gather(links->can_fetch() ? "1" : "0", deadline);
   if (!all.ok()) return all.status();
   links->allow_fetch(std::find(all->begin(), all->end(), "0") == all->end());
   return become_ready();
+}
+
+// Before this rank says that it is ready, since peers may ask for its memory from then on.
+Status Communicator::Impl::open_device() {
+  Result<std::unique_ptr<DeviceRank>> opened =
+      DeviceRank::open(id, self->rank(), peers, topology, ordinal, links == nullptr ? 0 : links->slot_bytes());
+  if (!opened.ok()) return opened.status();
+  device = std::move(*opened);
+  abortable.store(device.get(), std::memory_order_release);
+  // A failure that came before would have found nobody to tell.
+  if (device != nullptr && failed.load(std::memory_order_acquire)) device->abort();
+  return {};
 }
 
 Status Communicator::Impl::become_ready() {
@@ -171,7 +189,7 @@ Status Communicator::Impl::become_ready() {
   if (!scheduling.ok()) THESEUS_WARN("%s; it is per-connection instead", scheduling.status().message().c_str());
   plans = std::make_unique<PlanCache>(self->rank(), topology, links.get(), forced.ok() ? *forced : Forced{},
                                       scheduling.ok() ? *scheduling : Scheduling::PerConnection,
-                                      static_cast<size_t>(settings::resource_bytes()));
+                                      static_cast<size_t>(settings::resource_bytes()), device.get());
   if (self->ranks() > 1 && std::all_of(peers.begin(), peers.end(), [](const Peer& peer) { return peer.adapts; })) {
     Result<std::shared_ptr<Adaptation>> started = Adaptation::start(id, self->rank(), peers, topology, *links);
     if (!started.ok()) return started.status();
@@ -183,7 +201,7 @@ Status Communicator::Impl::become_ready() {
     plans->report_to(report.get());
     next_event = adaptation->next_event();
   }
-  if (links != nullptr && links->segment() != nullptr && links->local_ranks() == self->ranks()) {
+  if (device == nullptr && links != nullptr && links->segment() != nullptr && links->local_ranks() == self->ranks()) {
     std::vector<bool> same_process;
     for (const Peer& peer : peers) same_process.push_back(peer.process == peers[self->rank()].process);
     shared = std::make_unique<SharedExecution>(*links->segment(), self->rank(), self->ranks(), std::move(same_process));
@@ -204,6 +222,7 @@ Status Communicator::Impl::become_ready() {
 Status Communicator::Impl::leave() {
   progress.drain();
   const std::lock_guard lock(running);
+  if (device != nullptr) (void)wait_for_device().ok();
   const Status outcome = failed.load(std::memory_order_acquire) ? failure_status() : Status();
   if (adaptation != nullptr && outcome.ok()) {
     const Deadline deadline = Deadline::after(settings::heartbeat_timeout());

@@ -121,6 +121,7 @@ Advance PointToPointBatch::advance() {
 
 Status Communicator::Impl::run_point_to_point(const PointToPoint& operation) {
   THESEUS_TRY(usable());
+  THESEUS_TRY(refuse_on_device("send and recv"));
   PointToPointBatch batch(*this);
   THESEUS_TRY(batch.add(operation));
   THESEUS_TRY(batch.copy_to_self());
@@ -129,8 +130,16 @@ Status Communicator::Impl::run_point_to_point(const PointToPoint& operation) {
   return status.ok() ? status : fail(status);
 }
 
+// Their transfers are no plans, so that there is no kernel for them.
+Status Communicator::Impl::refuse_on_device(const char* what) const {
+  if (device == nullptr) return {};
+  return Status::usage(std::string(what) +
+                       " do not run on GPU memory yet: use a collective, or THESEUS_DEVICE=host with host memory");
+}
+
 Status Communicator::Impl::run_all_to_all_v(const AllToAllVCall& call) {
   THESEUS_TRY(usable());
+  THESEUS_TRY(refuse_on_device("all-to-all with uneven splits"));
   const int rank = self->rank();
   const int ranks = self->ranks();
   const size_t element = size_of(call.type);

@@ -10,6 +10,7 @@
 #include "net/interfaces.h"
 #include "net/process_server.h"
 #include "net/wire.h"
+#include "runtime/device_rank.h"
 #include "runtime/job_log.h"
 #include "transport/shared_memory.h"
 
@@ -45,6 +46,8 @@ std::string encode(const Peer& peer) {
   out.text(peer.core_mask);
   out.number(peer.core_quota);
   out.number(peer.probe);
+  out.text(peer.device);
+  out.text(peer.device_uuid);
   out.number(static_cast<uint8_t>(peer.adapts));
   return out.take();
 }
@@ -68,6 +71,8 @@ Result<Peer> decode_peer(const std::string& bytes) {
   peer.core_mask = in.text();
   peer.core_quota = in.number<int32_t>();
   peer.probe = in.number<uint64_t>();
+  peer.device = in.text();
+  peer.device_uuid = in.text();
   peer.adapts = in.number<uint8_t>() != 0;
   if (!in.at_end() || !server.ok() || !rails.ok()) {
     return Status::internal("a rank described itself in a form this build does not know (mixed versions?)");
@@ -77,7 +82,7 @@ Result<Peer> decode_peer(const std::string& bytes) {
   return peer;
 }
 
-Result<Peer> describe_self() {
+Result<Peer> describe_self(int device) {
   Result<ProcessServer*> server = ProcessServer::get();
   if (!server.ok()) return server.status();
   Result<std::vector<Address>> addresses = (*server)->addresses();
@@ -103,6 +108,14 @@ Result<Peer> describe_self() {
   self.core_quota = core_quota();
   self.probe = reinterpret_cast<uint64_t>(&probe_value);
   self.adapts = JobLog::wanted();
+  Result<cuda::Driver*> driver = device_driver();
+  if (!driver.ok()) return driver.status();
+  if (*driver != nullptr) {
+    Result<cuda::DeviceInfo> info = (*driver)->device_info(device);
+    if (!info.ok()) return info.status();
+    self.device = (*driver)->emulated() ? "cuda-emu" : "cuda";
+    self.device_uuid.assign(info->uuid.begin(), info->uuid.end());
+  }
   return self;
 }
 

@@ -23,20 +23,22 @@ struct Peer {
   uint32_t memory_tag = 0;      // high half of the ids of its shared allocations
   uint32_t slot_bytes = 0;      // what its settings ask for; the smallest wins
   uint32_t slots = 0;
-  bool shared_memory = true;  // false: THESEUS_SHM=0
-  bool cross_memory = true;   // false: THESEUS_CMA=0
-  std::string core_mask;      // cores it may run on
-  int32_t core_quota = 0;     // cores that it may use at a time; 0: no limit
-  uint64_t probe = 0;         // address there of kProbeValue, to find out whether its memory may be read
-  bool adapts = false;        // THESEUS_ADAPT; a communicator agrees on contexts where all its ranks do
+  bool shared_memory = true;    // false: THESEUS_SHM=0
+  bool cross_memory = true;     // false: THESEUS_CMA=0
+  std::string core_mask;        // cores it may run on
+  int32_t core_quota = 0;       // cores that it may use at a time; 0: no limit
+  uint64_t probe = 0;           // address there of kProbeValue, to find out whether its memory may be read
+  std::string device = "host";  // where its buffers are: host, cuda or cuda-emu
+  std::string device_uuid;      // of its GPU; empty on the host
+  bool adapts = false;          // THESEUS_ADAPT; a communicator agrees on contexts where all its ranks do
 };
 
 inline constexpr uint64_t kProbeValue = 0x70726f6265546865;
 
 std::string encode(const Peer& peer);
 Result<Peer> decode_peer(const std::string& bytes);
-// This process, as the others are to see it.
-Result<Peer> describe_self();
+// This process, as the others are to see it, with the GPU `device` (-1: host memory).
+Result<Peer> describe_self(int device);
 // Host of each rank (ranks that may not share memory count as hosts of their own), and the rails they all have.
 Topology topology_of(const std::vector<Peer>& peers);
 

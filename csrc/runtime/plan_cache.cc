@@ -7,6 +7,7 @@
 #include "compiler/registry.h"
 #include "executor/shared_execution.h"
 #include "resource/family.h"
+#include "runtime/device_rank.h"
 #include "schedule/places.h"
 
 namespace theseus {
@@ -49,7 +50,7 @@ Result<Scheduling> parse_scheduling(const std::string& text) {
 }
 
 PlanCache::PlanCache(int rank, const Topology& topology, Links* links, const Forced& forced, Scheduling scheduling,
-                     size_t resource_bytes)
+                     size_t resource_bytes, DeviceRank* device)
     : rank_(rank),
       topology_(topology),
       summary_(summary_of(topology)),
@@ -57,7 +58,10 @@ PlanCache::PlanCache(int rank, const Topology& topology, Links* links, const For
       forced_(forced),
       scheduling_(scheduling),
       builder_(rank, ports_of(links), *this),
-      tree_(builder_, resource_bytes) {}
+      cuda_builder_(device == nullptr ? nullptr
+                                      : std::unique_ptr<CudaBuilder>(
+                                            new CudaBuilder(rank, device->device(), device->kernels(), *this))),
+      tree_(cuda_builder_ == nullptr ? static_cast<Builder&>(builder_) : *cuda_builder_, resource_bytes) {}
 
 Choice PlanCache::choose_for(Collective collective, size_t count, DataType type, int root) const {
   (void)root;
@@ -164,7 +168,7 @@ Status PlanCache::walk(const CollectiveCall& call, Selected& selected, Selection
   if (!walked.ok()) return walked.status();
   selected.lease = std::move(*walked);
   selection.trail = selected.lease.trail();
-  selection.held = host_resources(selected.lease);
+  if (cuda_builder_ == nullptr) selection.held = host_resources(selected.lease);
   for (const Layer layer : {Layer::Schedule, Layer::Buffer, Layer::Range}) {
     const Visit visit = tree_.last_visits()[static_cast<size_t>(layer)];
     selected.set_up |= visit == Visit::Built && layer != Layer::Range;
@@ -260,7 +264,8 @@ const PlanCache::Loaded* PlanCache::loaded(int id) const {
   return id >= 1 && static_cast<size_t>(id) <= loaded_.size() ? loaded_[static_cast<size_t>(id) - 1].get() : nullptr;
 }
 
-Status PlanCache::try_out(const Plan& plan) const {
+Status PlanCache::try_out(const Plan& plan) {
+  if (cuda_builder_ != nullptr) return cuda_builder_->try_out(plan);
   return Program::build(plan, rank_, ports_of(links_), /*share_slots=*/false).status();
 }
 

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "compiler/pipeline.h"
+#include "executor/cuda_builder.h"
 #include "executor/host_builder.h"
 #include "policy/choose.h"
 #include "resource/tree.h"
@@ -23,6 +24,8 @@
 #include "runtime/staging.h"
 
 namespace theseus {
+
+class DeviceRank;
 
 // THESEUS_SCHEDULING: "per-connection" or "hpds".
 Result<Scheduling> parse_scheduling(const std::string& text);
@@ -44,12 +47,13 @@ struct KnownPlan {
 class PlanCache final : private ScheduleSource {
  public:
   // `scheduling`: how chosen algorithms become plans. `resource_bytes`: budget of the resource tree.
+  // `device`: where buffers are a GPU's; null: host memory. It outlives the cache.
   PlanCache(int rank, const Topology& topology, Links* links, const Forced& forced, Scheduling scheduling,
-            size_t resource_bytes);
+            size_t resource_bytes, DeviceRank* device = nullptr);
 
   struct Selection {
     const KnownPlan* plan = nullptr;
-    HostResources held = {};    // good as long as `trail`
+    HostResources held = {};    // good as long as `trail`; nothing where buffers are a GPU's
     ResourceTree::Trail trail;  // where the walk for it ended
     size_t input_bytes = 0;     // of this rank's buffers
     size_t output_bytes = 0;
@@ -85,7 +89,7 @@ class PlanCache final : private ScheduleSource {
   void forget();
 
   // Whether this rank can run its part of a plan from outside; opens its connections.
-  Status try_out(const Plan& plan) const;
+  Status try_out(const Plan& plan);
   // Takes a loaded plan in, and returns its description with the id that it got.
   Result<LoadedPlan> add_loaded(LoadedPlan description, Plan plan);
   // Whether the call's plan exists and is made for such a call. `in_place`: where this rank has both buffers, whether
@@ -158,6 +162,7 @@ class PlanCache final : private ScheduleSource {
   std::map<std::string, uint64_t> healed_;                                // families of the healer's schedules
   uint64_t next_number_ = 0;
   HostBuilder builder_;
+  std::unique_ptr<CudaBuilder> cuda_builder_;  // null on the host
   ResourceTree tree_;
   mutable std::mutex loaded_mutex_;                    // of the list; plans are used under the communicator's lock
   std::vector<std::unique_ptr<const Loaded>> loaded_;  // by id - 1

@@ -138,6 +138,7 @@ Result<ResolvedOp> Communicator::Impl::resolve(int op, DataType type) {
   resolved.announced = RedOp::PreMulSum;
   resolved.remembered = false;
   resolved.scaled = true;
+  resolved.scalar_at = found->second.scalar_at;
   std::memcpy(resolved.scalar, found->second.scalar, sizeof resolved.scalar);
   return resolved;
 }
@@ -148,6 +149,7 @@ Result<ResolvedOp> Communicator::Impl::check(const CollectiveCall& call) {
   const BufferShape shape = buffer_shape(call.collective, ranks, call.root, rank);
   THESEUS_TRY(check_call(call, rank, ranks, shape));
   Result<ResolvedOp> op = reduces(call.collective) ? resolve(call.op, call.type) : ResolvedOp{};
+  if (device != nullptr && call.count > 0) THESEUS_TRY(device->check_buffers(call, shape));
   if (call.plan != 0 && op.ok()) {
     if (plans == nullptr) return Status::usage("this communicator is still joining, and has loaded no plan");
     THESEUS_TRY(plans->check_loaded(call, lies_in_place(call, shape), op->scaled));
@@ -168,10 +170,16 @@ Result<PreparedRequest> Communicator::Impl::prepare(const CollectiveCall& call, 
   }
   note(TteEvent::Selection);
   Result<PlanCache::Selected> selected = plans->select(own, op, next_request);
-  if (!selected.ok()) return selected.status();
+  // On a GPU the others would wait in their kernels.
+  if (!selected.ok()) return device == nullptr ? selected.status() : fail(selected.status());
   if (selected->set_up) note(TteEvent::Setup);
   if (selected->migrated) note(TteEvent::Migration);
-  return PreparedRequest{bind(own, *selected->selection), std::move(selected->lease)};
+  PreparedRequest prepared{bind(own, *selected->selection), std::move(selected->lease)};
+  if (device != nullptr) {
+    THESEUS_TRY(device->make_ready(prepared.request));
+    THESEUS_TRY(check_device());
+  }
+  return prepared;
 }
 
 // One initialiser for all: cleared first and filled then, a Request takes longer than a small message.
@@ -196,13 +204,14 @@ Request Communicator::Impl::bind(const CollectiveCall& call, const PlanCache::Se
       .output_bytes = selection.output_bytes,
       .try_shared = selection.try_shared,
       .padded_count = selection.padded_count,
+      .stream = call.stream,
   };
 }
 
 // The whole way of a call outside groups. The caller holds `running`. A call like one before skips all checks but those
 // of its pointers.
 Status Communicator::Impl::run(const CollectiveCall& call) {
-  if (plans != nullptr) {
+  if (plans != nullptr && device == nullptr) {
     if (tte != nullptr) [[unlikely]] {
       timed = true;
       tte->begin();
@@ -259,13 +268,31 @@ Status Communicator::Impl::arrive() {
 Status Communicator::Impl::run(const CollectiveCall& call, const ResolvedOp& op) {
   Result<PreparedRequest> prepared = prepare(call, op);
   if (!prepared.ok()) return prepared.status();
-  return prepared->request.plan == nullptr ? Status() : execute(prepared->request);
+  return prepared->request.plan == nullptr ? Status() : perform(*prepared);
 }
 
 void Communicator::Impl::first_instruction(const Request& request) {
   if (report != nullptr) report->samples().end(request.binding.tag.signature.request, now_ns());
   if (tte != nullptr) tte->end();
   timed = false;
+}
+
+Status Communicator::Impl::perform(PreparedRequest& prepared) {
+  return device == nullptr ? execute(prepared.request) : launch(prepared);
+}
+
+Status Communicator::Impl::launch(PreparedRequest& prepared) {
+  Request& request = prepared.request;
+  if (timed) [[unlikely]]
+    first_instruction(request);
+  const Collective collective = request.binding.tag.signature.collective;
+  Status status = device->launch(request, std::move(prepared.lease), request.stream, self->ranks());
+  if (!status.ok()) {
+    counters.count_failure(collective);
+    return fail(status);
+  }
+  counters.count(collective, std::max(request.input_bytes, request.output_bytes));
+  return {};
 }
 
 Status Communicator::Impl::execute(Request& request) {
@@ -299,10 +326,25 @@ Status Communicator::Impl::run_barrier() {
   uint8_t byte = 0;
   CollectiveCall call;
   call.collective = Collective::AllReduce;
-  call.send = call.recv = &byte;
+  call.send = call.recv = device == nullptr ? &byte : device->barrier_byte();
   call.count = 1;
   call.type = DataType::Uint8;
-  return run(call, ResolvedOp{});
+  if (device == nullptr) return run(call, ResolvedOp{});
+  call.stream = device->device().stream();
+  THESEUS_TRY(run(call, ResolvedOp{}));
+  return wait_for_device();
+}
+
+// Until all that was launched is done; looks for failure meanwhile.
+Status Communicator::Impl::wait_for_device() {
+  Patience patience(*this);
+  for (;;) {
+    Result<bool> idle = device->idle();
+    if (!idle.ok()) return fail(idle.status());
+    THESEUS_TRY(check_device());
+    if (*idle) return {};
+    if (Status status = patience.pause([] { return false; }); !status.ok()) return fail(status);
+  }
 }
 
 }  // namespace theseus

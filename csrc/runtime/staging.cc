@@ -25,9 +25,15 @@ Binding Staging::enter(const Binding& user, size_t padded_count, std::vector<uin
     std::memcpy(input + b * padded, static_cast<const uint8_t*>(user.input) + b * block, block);
     std::memset(input + b * padded + block, 0, padded - block);
   }
+  return place(user, padded_count, memory.data());
+}
+
+Binding Staging::place(const Binding& user, size_t padded_count, uint8_t* memory) const {
+  const size_t padded = padded_count * size_of(user.type);
+  const Layout layout = this->layout();
   Binding staged = user;
-  staged.input = input;
-  staged.output = memory.data() + layout.output * padded;
+  staged.input = memory + layout.input * padded;
+  staged.output = memory + layout.output * padded;
   staged.count = padded_count;
   return staged;
 }

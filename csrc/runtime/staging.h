@@ -21,6 +21,13 @@ class Staging {
   // Copies the output to the caller's buffer. After the request is done.
   void leave(const Binding& user, size_t padded_count, const std::vector<uint8_t>& memory) const;
 
+  // The same without the copying: how much memory it takes, and what to run where that is at `memory`.
+  size_t bytes(const Binding& user, size_t padded_count) const {
+    return layout().total * padded_count * size_of(user.type);
+  }
+  Binding place(const Binding& user, size_t padded_count, uint8_t* memory) const;
+  const BufferShape& blocks() const { return blocks_; }
+
  private:
   // Offsets of both buffers in blocks of the padded count, and how many blocks there are.
   struct Layout {

@@ -88,9 +88,9 @@ def _machine(native: ModuleType) -> list[tuple[str, str]]:
 
 def _device() -> str:
     wanted = os.environ.get("THESEUS_DEVICE", "auto")
-    gpu = (
-        " (an NVIDIA driver is here, but this release uses host memory only)" if Path("/dev/nvidiactl").exists() else ""
-    )
+    if wanted in ("cuda", "cuda-emu"):
+        return f"GPUs, {'emulated' if wanted == 'cuda-emu' else 'real'} (THESEUS_DEVICE={wanted})"
+    gpu = " (an NVIDIA driver is here: THESEUS_DEVICE=cuda uses it)" if Path("/dev/nvidiactl").exists() else ""
     return f"host memory{gpu}" + ("" if wanted == "auto" else f", THESEUS_DEVICE={wanted}")
 
 
