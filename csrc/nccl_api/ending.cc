@@ -3,6 +3,7 @@
 
 #include "nccl_api/api.h"
 #include "nccl_api/errors.h"
+#include "nccl_api/fallback.h"
 #include "nccl_api/groups.h"
 #include "nccl_api/handles.h"
 #include "nccl_api/memory.h"
@@ -22,7 +23,7 @@ ncclResult_t end_communicator(const char* function, ncclComm_t comm, Ending endi
     end_after_group(communicator, ending);
     return ncclSuccess;
   }
-  return report(ending == Ending::Destroy ? Communicator::destroy(communicator) : Communicator::abort(communicator));
+  return report(end_both(communicator, ending));
 }
 
 }  // namespace

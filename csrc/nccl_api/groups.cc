@@ -6,6 +6,7 @@
 
 #include "nccl_api/api.h"
 #include "nccl_api/errors.h"
+#include "nccl_api/fallback.h"
 #include "nccl_api/handles.h"
 
 namespace theseus::nccl_api {
@@ -34,10 +35,20 @@ void drop_failed_inits(const std::vector<ncclComm_t*>& inits) {
 Status run_endings(const std::vector<std::pair<Communicator*, Ending>>& endings) {
   Status first;
   for (const auto& [communicator, ending] : endings) {
-    Status status = ending == Ending::Destroy ? Communicator::destroy(communicator) : Communicator::abort(communicator);
+    Status status = end_both(communicator, ending);
     if (first.ok()) first = std::move(status);
   }
   return first;
+}
+
+// What the real NCCL has to do, once ours has done its part: twins of new communicators, then the calls kept for it.
+Status end_group_of_twins(const std::vector<ncclComm_t*>& inits, bool run) {
+  std::vector<Communicator*> made;
+  for (const ncclComm_t* out : inits)
+    if (Communicator* communicator = find(*out); communicator != nullptr) made.push_back(communicator);
+  const Status early = run ? make_early_twins(made) : Status();
+  Status forwarded = end_forwarded_group(run && early.ok());
+  return early.ok() ? std::move(forwarded) : early;
 }
 
 }  // namespace
@@ -67,12 +78,15 @@ ncclResult_t ncclGroupEnd() noexcept {
   // The group is over whatever happened in it: the next one starts clean.
   const GroupState over = std::exchange(group, GroupState{});
   if (!ran.ok() && ran.code() != Code::InProgress) drop_failed_inits(over.inits);
+  const bool good = over.error == ncclSuccess && (ran.ok() || ran.code() == Code::InProgress);
+  const Status forwarded = end_group_of_twins(over.inits, good);
   const Status ended = run_endings(over.endings);
   if (over.error != ncclSuccess) {
     set_last_error(over.message);
     return over.error;
   }
-  return report(ran.ok() ? ended : ran);
+  if (!ran.ok()) return report(ran);
+  return report(forwarded.ok() ? ended : forwarded);
 }
 
 }  // namespace theseus::nccl_api

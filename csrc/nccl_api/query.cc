@@ -3,6 +3,7 @@
 
 #include "nccl_api/api.h"
 #include "nccl_api/errors.h"
+#include "nccl_api/fallback.h"
 #include "nccl_api/handles.h"
 
 namespace theseus::nccl_api {
@@ -12,7 +13,8 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* asyncError) no
   Communicator* communicator = find(comm);
   if (communicator == nullptr) return refuse_handle(kFunction, comm);
   if (asyncError == nullptr) return invalid_argument(kFunction, "asyncError is NULL");
-  const Status error = communicator->async_error();
+  Status error = communicator->async_error();
+  if (error.ok()) error = twin_error(communicator);
   if (!error.ok()) {
     *asyncError = fail(error);  // keeps the message: whoever asks next asks why
   } else {

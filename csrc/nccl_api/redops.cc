@@ -54,7 +54,7 @@ Status submit_deferred(ncclComm_t comm, Communicator* communicator, CollectiveCa
     return Status::argument(std::string("the operator was made for ") + name_of(op.type) + ", the call is of " +
                             name_of(call.type));
   }
-  Result<int> handle = communicator->create_premulsum(op.type, op.scalar);
+  Result<int> handle = communicator->create_premulsum(op.type, op.scalar, /*pointed=*/true);
   if (!handle.ok()) return handle.status();
   call.op = *handle;
   const Status submitted = communicator->submit(call);

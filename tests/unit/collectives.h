@@ -105,6 +105,11 @@ class RankBuffers {
 
   const T* send() const { return input_ > 0 ? send_ : nullptr; }
   T* recv() { return output_ > 0 ? recv_ : nullptr; }
+  // Both buffers as one piece of memory, for tests that keep it elsewhere; offsets in bytes.
+  T* memory() { return memory_.data(); }
+  size_t bytes() const { return memory_.size() * sizeof(T); }
+  size_t send_offset() const { return static_cast<size_t>(send_ - memory_.data()) * sizeof(T); }
+  size_t recv_offset() const { return static_cast<size_t>(recv_ - memory_.data()) * sizeof(T); }
 
   // "" where all came out right, else the first difference.
   std::string difference() const {

@@ -1,0 +1,55 @@
+// Operations that THESEUS_FALLBACK hands to the real NCCL, on a communicator of its own beside each of ours.
+//
+// The twin is made when the first such operation comes, which every rank of the communicator takes part in; where
+// SendRecv is among them, in which few ranks do, when the communicator is made. In a group these operations run at its
+// end, after ours. Its handle never leaves this file.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "nccl_api/groups.h"
+#include "nccl_api/include/nccl.h"
+#include "runtime/communicator.h"
+
+namespace theseus::nccl_api {
+
+// A set of Collective, as bits; read from the setting whenever a communicator is handed out.
+inline std::atomic<uint32_t> fallback_operations{0};
+void read_fallback();
+
+inline bool falls_back(Collective collective) {
+  return (fallback_operations.load(std::memory_order_relaxed) >> static_cast<int>(collective) & 1) != 0;
+}
+
+// One call: what its function was given, null and 0 where it has no such parameter.
+struct ForwardedCall {
+  const char* function;
+  Collective collective;
+  bool sends = false;  // of SendRecv: ncclSend
+  const void* send = nullptr;
+  void* recv = nullptr;
+  size_t count = 0;
+  ncclDataType_t type = ncclInt8;
+  int op = 0;
+  int root = 0;  // the peer, of SendRecv
+  cudaStream_t stream = nullptr;
+};
+
+// Runs it now, or at the end of the open group.
+ncclResult_t forward(Communicator* communicator, const ForwardedCall& call);
+
+// At the outermost end of a group: runs what forward() kept, or forgets it where `run` is false, since ours failed.
+Status end_forwarded_group(bool run);
+
+// Makes the twins that are needed before the first call (SendRecv), for communicators that are ready.
+Status make_early_twins(const std::vector<Communicator*>& communicators);
+
+// Ends a communicator and its twin.
+Status end_both(Communicator* communicator, Ending ending);
+
+// What the twin says is wrong with it; Ok where there is none.
+Status twin_error(const Communicator* communicator);
+
+}  // namespace theseus::nccl_api
