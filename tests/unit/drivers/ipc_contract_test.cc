@@ -31,7 +31,8 @@ class Child {
     posix_spawn_file_actions_adddup2(&actions, to_child[0], 10);
     posix_spawn_file_actions_adddup2(&actions, from_child[1], 11);
     const std::string filter = "--gtest_filter=Child.DISABLED_" + test;
-    const char* arguments[] = {"test_drivers", filter.c_str(), "--gtest_also_run_disabled_tests", nullptr};
+    const char* arguments[] = {"test_drivers",    filter.c_str(),    "--gtest_also_run_disabled_tests",
+                               "--gtest_output=", "--gtest_brief=1", nullptr};  // the results file is the parent's
     setenv(kDriverVariable, driver.c_str(), 1);
     EXPECT_EQ(posix_spawn(&pid_, "/proc/self/exe", &actions, nullptr, const_cast<char**>(arguments), environ), 0);
     unsetenv(kDriverVariable);

@@ -45,7 +45,7 @@ TEST(LaneHealth, ComparesWithTheBestOther) {
     double part;
     State state;
   };
-  for (const Case& one : {Case{1.0, State::Good}, {0.8, State::Good}, {0.5, State::Slow}, {0.1, State::Bad}}) {
+  for (const Case& one : {Case{1.0, State::Good}, {0.5, State::Good}, {0.3, State::Slow}, {0.1, State::Bad}}) {
     LaneHealth lane;
     uint64_t now = 1, acknowledged = 0;
     State state = State::Good;
@@ -67,7 +67,8 @@ TEST(LaneHealth, ForgivesASingleWindow) {
   }
 }
 
-// A lane that has nothing to do never stands still, however long; one whose bytes are not acknowledged does.
+// A lane that has nothing to do never stands still, however long, nor one that has only just got something; one whose
+// bytes are not acknowledged does.
 TEST(LaneHealth, StandsStillOnlyWithSomethingUnderWay) {
   LaneHealth lane;
   uint64_t now = 1000 * kMillisecond;
@@ -75,6 +76,9 @@ TEST(LaneHealth, StandsStillOnlyWithSomethingUnderWay) {
   now += 10'000 * kMillisecond;
   lane.measure(now, 100, 100, 0, 0, false);
   EXPECT_EQ(lane.standstill_ns(now), 0u);
+  now += 700 * kMillisecond;
+  lane.measure(now, 100, 100, 5, 0, false);
+  EXPECT_EQ(lane.standstill_ns(now), 0u) << "nobody looked while it had nothing to do";
   lane.measure(now + 60 * kMillisecond, 100, 100, 5, 0, false);
   EXPECT_EQ(lane.standstill_ns(now + 60 * kMillisecond), 60 * kMillisecond);
   EXPECT_EQ(lane.rate(), 0) << "no data has waited";
