@@ -27,10 +27,13 @@ _LOOKS = 5
 _STEADY = 1
 _MARKED = 2
 # A probe that gets so much each way found a sound NIC; if not quite, it will show soon enough.
-_PROBED_SOUND = 0.7
+_PROBED_SOUND = 0.85
 _PROBED_SICK = 0.2  # of a NIC that ranks avoid
 _BURSTLESS = 0.9  # of what a probe got, where that is less than full speed
 _PROBES = 3  # each way, that count
+# A NIC is at ease if it was in so many of its windows.
+_MOSTLY = 0.75
+_LONGEST_EASE = 5.0  # seconds of it that count
 # A NIC shows that it can do more only by so much of its capacity, and so much more than it did: buckets let bursts
 # through at any speed.
 _TELLING = 0.1
@@ -88,8 +91,7 @@ class _Nic:
     probed: list[deque[float]] = field(default_factory=lambda: [deque(maxlen=_PROBES) for _ in range(2)])
     silence: float = 0.0
     tied_since: float = math.inf
-    at_ease_since: float = math.inf
-    windows_at_ease: int = 0
+    eases: deque[tuple[float, bool]] = field(default_factory=deque)  # time, and whether it was at ease in that window
     eased_at: float = -math.inf  # when it was last taken for better because it was at ease
     ease_patience: float = 0.0
     suspected: int = 0  # windows in a row
@@ -194,7 +196,17 @@ class Monitor:
                 known = len(history) >= windows and bool(expected.any())
                 self._looks[number] = look(span, expected, self._limit(number)) if known else self._nothing
             self._note_suspects(number)
+        self._acquit_slow_hosts()
         return self._looks[_STEADY]
+
+    def _acquit_slow_hosts(self) -> None:
+        """A host all of whose NICs seem slow alike lacks something else, and no plan over its NICs would help."""
+        hosts, rails = self.capacity.shape
+        for host in range(hosts):
+            left = [self._suspects[host, rail] for rail in range(rails) if (host, rail) in self._suspects]
+            if rails > 1 and len(left) == rails and min(left) > self.settings.hardly:
+                for rail in range(rails):
+                    del self._suspects[host, rail]
 
     def _note_suspects(self, number: int) -> None:
         """Takes in what a span shows, and the shorter ones show of the same NICs."""
@@ -208,7 +220,7 @@ class Monitor:
             less = self.settings.still_less if number >= _MARKED else self.settings.much_less
             if most > limit or (health < 1 and most > less * health):
                 continue
-            shorter = self._looks[min(number, _MARKED) if health < 1 else 0 : number + 1]
+            shorter = self._looks[min(number, _MARKED) if health < 1 or number >= _MARKED else 0 : number + 1]
             left = min(_extreme(nic, last, each.at_least) for each in shorter)
             # One of a tie is not judged by long spans, most of which may be over.
             marked = any(self._nics[other].health < 1 for other in last.tied if other[1] == nic[1])
@@ -244,7 +256,7 @@ class Monitor:
         return any(way(now, state) for way in ways_up)
 
     def _suspect(self, now: float, nic: Nic, state: _Nic) -> bool:
-        if (shown := self._shown_by_probes(now, state)) is not None:
+        if (shown := self._shown_by_probes(nic, state)) is not None:
             return self._lower(now, state, _rounded_down(shown))
         left = self._suspects.get(nic)
         if left is None and self._loses_tie(now, nic, state):
@@ -268,12 +280,17 @@ class Monitor:
             for way in state.probed:
                 way.clear()
 
-    def _shown_by_probes(self, now: float, state: _Nic) -> float | None:
-        """Returns what probes got of a NIC that ranks avoid, if that was next to nothing: less may be due to others."""
+    def _shown_by_probes(self, nic: Nic, state: _Nic) -> float | None:
+        """Returns what probes got of a NIC that ranks avoid, if that was next to nothing, and if the NIC did not carry
+        more meanwhile: then others had crowded them out.
+        """
         if state.avoided_since == math.inf:
             return None
         best = [max(way) for way in state.probed if len(way) > 1]  # one may have lost its first packet
-        return min(best) if best and min(best) <= _PROBED_SICK else None
+        if not best or min(best) > _PROBED_SICK:
+            return None
+        carried = max(float(self._looks[_MARKED].moved[way][nic]) for way in range(2))
+        return min(best) if carried < max(_PROBED_SICK, 2 * min(best)) else None
 
     def _loses_tie(self, now: float, nic: Nic, state: _Nic) -> bool:
         """Of NICs that may each be at fault all are, after a while, but those that probes found sound meanwhile."""
@@ -344,18 +361,23 @@ class Monitor:
         typical = float(np.median(sound)) if sound else 0.0
         if typical < BUSY and nic not in window.avoided:
             return
-        if nic not in window.avoided and busy[nic] < self.settings.at_ease * typical:
-            state.at_ease_since = min(state.at_ease_since, now)
-            state.windows_at_ease += 1
-        else:
-            state.at_ease_since, state.windows_at_ease = math.inf, 0
+        at_ease = nic not in window.avoided and bool(busy[nic] < self.settings.at_ease * typical)
+        state.eases.append((now, at_ease))
+        while state.eases[0][0] < now - 2 * _LONGEST_EASE:
+            state.eases.popleft()
+
+    def _is_at_ease(self, now: float, state: _Nic, seconds: float) -> bool:
+        """Whether it was in most windows of so many seconds."""
+        recent = [at_ease for at, at_ease in state.eases if at >= now - seconds]
+        covered = bool(recent) and state.eases[0][0] <= now - 0.9 * seconds
+        return covered and len(recent) >= self.settings.windows_up and float(np.mean(recent)) >= _MOSTLY
 
     def _ease_up(self, now: float, state: _Nic) -> bool:
         settings = self.settings
         patience = max(state.ease_patience, settings.steady_up)
-        if state.health < settings.trial or now - max(state.changed_at, state.at_ease_since) < patience:
+        if state.health < settings.trial or now - state.changed_at < patience:
             return False
-        if state.windows_at_ease < settings.windows_up:
+        if not self._is_at_ease(now, state, min(patience, _LONGEST_EASE)):
             return False
         state.eased_at = now
         return self._set(
@@ -400,7 +422,7 @@ class Monitor:
         state.told.clear()
         for way in state.probed:
             way.clear()
-        state.at_ease_since, state.windows_at_ease = math.inf, 0
+        state.eases.clear()
         return True
 
     def _wanted_probes(self, now: float, window: Window) -> tuple[Flow, ...]:
@@ -417,7 +439,7 @@ class Monitor:
             if state.health < 1.0
             and (
                 now - max(state.heard_at, state.changed_at) >= settings.steady_up
-                or now - state.at_ease_since >= settings.steady_up / 4
+                or self._is_at_ease(now, state, settings.steady_up / 2)
             )
         }
         for host, rail in window.tied | wondered:

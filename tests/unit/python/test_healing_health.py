@@ -282,6 +282,13 @@ def test_probes_raise_a_nic_that_nobody_uses_and_a_dead_one_is_not_tried_in_vain
     assert bench.sick() == {}
 
 
+def test_a_host_that_is_slow_on_all_rails_has_no_sick_nics() -> None:
+    slow: Left = {}
+    for rail in range(RAILS):
+        slow |= both(3, rail, 0.5)
+    assert not Bench().run(3.0, collectives(slow))
+
+
 def test_what_ranks_avoid_by_themselves_is_not_taken_for_idle() -> None:
     """A NIC at which nothing waits, because first aid sends all another way, has not recovered."""
     bench = Bench()
@@ -299,7 +306,7 @@ def test_what_ranks_avoid_is_probed_and_marked_if_it_gets_next_to_nothing(part: 
     bench = Bench()
     others = {flow: Observation(CAPACITY / 3, 0.95) for flow in all_pairs() if flow.rail != 2}
     avoided = {Flow(2, 3, 2): Observation(0.0, 0.01, WINDOW, True)}
-    bench.run(0.5, {**others, **avoided})
+    bench.run(0.8, {**others, **avoided})
     assert {Flow(2, 0, 2), Flow(0, 2, 2), Flow(3, 0, 2), Flow(0, 3, 2)} == set(bench.monitor.probes)
     results = {Flow(2, 0, 2): part, Flow(0, 2, 2): part, Flow(3, 0, 2): 0.9, Flow(0, 3, 2): 0.9}
     for number in range(2):
