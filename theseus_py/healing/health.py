@@ -361,7 +361,9 @@ class Monitor:
         typical = float(np.median(sound)) if sound else 0.0
         if typical < BUSY and nic not in window.avoided:
             return
-        at_ease = nic not in window.avoided and bool(busy[nic] < self.settings.at_ease * typical)
+        # One that is sound again waits `health` of the time that others do, one that is not waits all of it.
+        part = max(self.settings.at_ease, (1 + state.health) / 2)
+        at_ease = nic not in window.avoided and bool(busy[nic] < part * typical)
         state.eases.append((now, at_ease))
         while state.eases[0][0] < now - 2 * _LONGEST_EASE:
             state.eases.popleft()
