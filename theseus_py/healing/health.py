@@ -51,6 +51,7 @@ class Settings:
     # Times that, where another NIC is marked already, since plans around it load the others unevenly, or where it is
     # not known yet what is usual.
     doubt: float = 0.75
+    sure: float = 1.5  # times that of the shortest span, where it is given what NICs can do
     hardly: float = (
         0.15  # then, and within `dwell` of any change, short spans tell of a NIC that shows no more than this
     )
@@ -229,7 +230,8 @@ class Monitor:
                 found[nic] = min(left, found.get(nic, 1.0))
 
     def _limit(self, span: int) -> float:
-        return self.settings.spans[span][1] * (self.settings.doubt if self._is_doubtful() else 1.0)
+        sure = self.settings.sure if span == 0 and self._history.is_given else 1.0
+        return self.settings.spans[span][1] * sure * (self.settings.doubt if self._is_doubtful() else 1.0)
 
     def _is_doubtful(self, nic: Nic | None = None) -> bool:
         """Whether what is not usual may have other causes than a sick NIC, beside `nic`."""

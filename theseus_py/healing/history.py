@@ -53,6 +53,11 @@ class History:
         return self._usual_part() * self._unit
 
     @property
+    def is_given(self) -> bool:
+        """Whether it was told what NICs can do."""
+        return self._given
+
+    @property
     def usual(self) -> float:
         """What was learned, bytes a second; 0: too little yet, or nothing to learn."""
         return 0.0 if self._given or not self.knows else self._usual_part()
