@@ -52,9 +52,8 @@ class Settings:
     # not known yet what is usual.
     doubt: float = 0.75
     sure: float = 1.5  # times that of the shortest span, where it is given what NICs can do
-    hardly: float = (
-        0.15  # then, and within `dwell` of any change, short spans tell of a NIC that shows no more than this
-    )
+    # Then, and within `dwell` of any change, short spans tell of a NIC that shows no more than this.
+    hardly: float = 0.15
     still_less: float = 0.9  # times what a marked NIC is taken for it has to show, or less, to be taken for worse
     much_less: float = 0.25  # the same over short spans, and within `dwell`
     in_a_row: int = 2  # of windows for which that holds
@@ -120,6 +119,7 @@ class Monitor:
         sound; 0: nothing was learned).
         """
         self.settings = settings or Settings()
+        self._shape = hosts, rails
         longest = max(windows for windows, _ in self.settings.spans)
         given = None if capacity is None else np.zeros((hosts, rails)) + capacity
         self._history = History(hosts, rails, longest, given, usual)
@@ -142,7 +142,7 @@ class Monitor:
     @property
     def health(self) -> NDArray[np.float64]:
         """Returns the map as it stands."""
-        hosts, rails = self.capacity.shape
+        hosts, rails = self._shape
         return np.array([[self._nics[host, rail].health for rail in range(rails)] for host in range(hosts)])
 
     @property
@@ -165,7 +165,7 @@ class Monitor:
 
         `observations`: by (source host, destination host, rail), bytes a second while backlogged, and the share of the
         time for which the flow was. Flows that are left out were idle. `probes`: what probes that ended since then got,
-        as part of what the same hosts got over a sound rail.
+        as part of what a sound NIC gets.
         """
         if self._inherited:
             self._inherited = False
@@ -202,7 +202,7 @@ class Monitor:
 
     def _acquit_slow_hosts(self) -> None:
         """A host all of whose NICs seem slow alike lacks something else, and no plan over its NICs would help."""
-        hosts, rails = self.capacity.shape
+        hosts, rails = self._shape
         for host in range(hosts):
             left = [self._suspects[host, rail] for rail in range(rails) if (host, rail) in self._suspects]
             if rails > 1 and len(left) == rails and min(left) > self.settings.hardly:
@@ -433,7 +433,7 @@ class Monitor:
         """Returns flows of tied NICs with others that are not, and of marked NICs of which nothing is heard, or which
         could do more.
         """
-        hosts, _ = self.capacity.shape
+        hosts, _ = self._shape
         wanted: set[Flow] = set()
         settings = self.settings
         avoided = {nic for nic, state in self._nics.items() if now - state.avoided_since >= settings.steady_up / 4}
