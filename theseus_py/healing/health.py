@@ -1,6 +1,6 @@
 """From what flows get to the health of NICs: a state machine that is told the time.
 
-Down fast, up slowly. A NIC is compared with what others show, over several spans (history.py): what lost much shows in
+Down fast, up slowly. A NIC is compared with what others show, over several spans (evidence.py): what lost much shows in
 few windows, what lost little needs more. It rises again after a steady second, and within a second of one change only
 what is much worse counts. Health is never overestimated: it is rounded down to sixteenths, what a NIC shows is a lower
 bound, and it is not believed to do more than it did. What is idle says nothing and stays as it was. A NIC that is
@@ -17,15 +17,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from theseus_py.healing.blame import BUSY, FULL, Direction, Flow, Nic, Observation, Window, look
-from theseus_py.healing.history import History
+from theseus_py.healing.blame import BUSY, FULL, Flow, Nic, Observation, Window
+from theseus_py.healing.evidence import Evidence, Limits
 
 STEPS = 16  # health is a multiple of 1 / STEPS
-# A span is looked at so often while it passes.
-_LOOKS = 5
-# Which of the spans shows what a NIC can do, and from which on a marked one is judged finely.
-_STEADY = 1
-_MARKED = 2
 # A probe that gets so much each way found a sound NIC; if not quite, it will show soon enough.
 _PROBED_SOUND = 0.85
 _PROBED_SICK = 0.2  # of a NIC that ranks avoid
@@ -46,16 +41,7 @@ _IN_VAIN_SECONDS = 10.0
 class Settings:
     """Times in seconds. A window is what lies between two steps, 20 ms by default."""
 
-    # Over so many windows a NIC has to show no more than this part of what others do, to be taken for worse.
-    spans: tuple[tuple[int, float], ...] = ((3, 0.3), (10, 0.6), (30, 0.75), (100, 0.88))
-    # Times that, where another NIC is marked already, since plans around it load the others unevenly, or where it is
-    # not known yet what is usual.
-    doubt: float = 0.75
-    sure: float = 1.5  # times that of the shortest span, where it is given what NICs can do
-    # Then, and within `dwell` of any change, short spans tell of a NIC that shows no more than this.
-    hardly: float = 0.15
-    still_less: float = 0.9  # times what a marked NIC is taken for it has to show, or less, to be taken for worse
-    much_less: float = 0.25  # the same over short spans, and within `dwell`
+    limits: Limits = field(default_factory=Limits)
     in_a_row: int = 2  # of windows for which that holds
     stuck: float = 0.5  # seconds of it, where it is doubtful: a connection that lost packets stands still for less
     steady_up: float = 1.0  # of good windows, before health rises
@@ -120,17 +106,8 @@ class Monitor:
         """
         self.settings = settings or Settings()
         self._shape = hosts, rails
-        longest = max(windows for windows, _ in self.settings.spans)
         given = None if capacity is None else np.zeros((hosts, rails)) + capacity
-        self._history = History(hosts, rails, longest, given, usual)
-        # What is left of NICs that have less than they should, where it is for certain that one, and where it may be
-        # another.
-        self._suspects: dict[Nic, float] = {}
-        self._ties: dict[Nic, float] = {}
-        self._nothing = look({}, np.zeros((hosts, rails)))
-        self._looks = [self._nothing for _ in self.settings.spans]  # the last over each span
-        self._windows = 0
-        self._marked: set[Nic] = set()  # before this window
+        self._seen = Evidence(hosts, rails, given, usual, self.settings.limits)
         self._changed_at = -math.inf
         self._inherited = bool(health)
         self._nics = {(host, rail): _Nic() for host in range(hosts) for rail in range(rails)}
@@ -148,12 +125,12 @@ class Monitor:
     @property
     def usual(self) -> float:
         """Returns the bytes a second that it has learned of NICs; 0: nothing yet, or nothing to learn."""
-        return self._history.usual
+        return self._seen.usual
 
     @property
     def capacity(self) -> NDArray[np.float64]:
         """Returns bytes a second of each NIC, as given or learned so far; 0: nothing seen yet."""
-        return self._history.capacity
+        return self._seen.capacity
 
     def step(
         self,
@@ -171,7 +148,8 @@ class Monitor:
             self._inherited = False
             for state in self._nics.values():
                 state.changed_at = now  # whenever it was: patience begins anew
-        window = self._look_back({Flow(*flow): Observation(*seen) for flow, seen in observations.items()})
+        self._seen.add({Flow(*flow): Observation(*seen) for flow, seen in observations.items()}, self.health)
+        window = self._seen.steady
         for flow, part in (probes or {}).items():
             self._take_probe(now, flow, part)
         changed = tuple(nic for nic in sorted(self._nics) if self._consider(now, nic, window))
@@ -179,69 +157,14 @@ class Monitor:
         if not changed:
             return None
         self._changed_at = now
-        self._history.forget()
-        self._looks = [self._nothing for _ in self._looks]
+        self._seen.forget()
         return HealthChange(now, tuple(map(tuple, self.health.tolist())), changed)
-
-    def _look_back(self, flows: Mapping[Flow, Observation]) -> Window:
-        """Compares NICs over all spans; returns what the steady one showed."""
-        history = self._history
-        history.add(flows)
-        self._suspects, self._ties = {}, {}
-        self._marked = {nic for nic, state in self._nics.items() if state.health < 1}
-        self._windows += 1
-        for number, (windows, _) in enumerate(self.settings.spans):
-            if self._windows % max(1, windows // _LOOKS) == 0:
-                span = history.over(windows)
-                expected = history.expected(span)
-                known = len(history) >= windows and bool(expected.any())
-                self._looks[number] = look(span, expected, self._limit(number)) if known else self._nothing
-            self._note_suspects(number)
-        self._acquit_slow_hosts()
-        return self._looks[_STEADY]
-
-    def _acquit_slow_hosts(self) -> None:
-        """A host all of whose NICs seem slow alike lacks something else, and no plan over its NICs would help."""
-        hosts, rails = self._shape
-        for host in range(hosts):
-            left = [self._suspects[host, rail] for rail in range(rails) if (host, rail) in self._suspects]
-            if rails > 1 and len(left) == rails and min(left) > self.settings.hardly:
-                for rail in range(rails):
-                    del self._suspects[host, rail]
-
-    def _note_suspects(self, number: int) -> None:
-        """Takes in what a span shows, and the shorter ones show of the same NICs."""
-        last = self._looks[number]
-        for nic in last.blamed | last.tied:
-            limit = self._limit(number)
-            if number < _MARKED and self._is_doubtful(nic):
-                limit = min(limit, self.settings.hardly)
-            health = self._nics[nic].health
-            most = _extreme(nic, last, last.at_most)
-            less = self.settings.still_less if number >= _MARKED else self.settings.much_less
-            if most > limit or (health < 1 and most > less * health):
-                continue
-            shorter = self._looks[min(number, _MARKED) if health < 1 or number >= _MARKED else 0 : number + 1]
-            left = min(_extreme(nic, last, each.at_least) for each in shorter)
-            # One of a tie is not judged by long spans, most of which may be over.
-            marked = any(self._nics[other].health < 1 for other in last.tied if other[1] == nic[1])
-            found = self._suspects if nic in last.blamed else None if number > _STEADY or marked else self._ties
-            if found is not None:
-                found[nic] = min(left, found.get(nic, 1.0))
-
-    def _limit(self, span: int) -> float:
-        sure = self.settings.sure if span == 0 and self._history.is_given else 1.0
-        return self.settings.spans[span][1] * sure * (self.settings.doubt if self._is_doubtful() else 1.0)
-
-    def _is_doubtful(self, nic: Nic | None = None) -> bool:
-        """Whether what is not usual may have other causes than a sick NIC, beside `nic`."""
-        return not self._history.knows or bool(self._marked - {nic})
 
     def _consider(self, now: float, nic: Nic, window: Window) -> bool:
         """Takes in what the windows say of one NIC; returns whether its health changed."""
         state = self._nics[nic]
         self._note_avoided(now, nic, state)
-        tied = nic in window.tied or nic in self._ties
+        tied = nic in window.tied or nic in self._seen.ties
         state.tied_since = min(state.tied_since, now) if tied else math.inf
         if self._suspect(now, nic, state):
             return True
@@ -260,14 +183,14 @@ class Monitor:
     def _suspect(self, now: float, nic: Nic, state: _Nic) -> bool:
         if (shown := self._shown_by_probes(nic, state)) is not None:
             return self._lower(now, state, _rounded_down(shown))
-        left = self._suspects.get(nic)
+        left = self._seen.suspects.get(nic)
         if left is None and self._loses_tie(now, nic, state):
-            left = self._ties[nic]
+            left = self._seen.ties[nic]
         state.suspected = 0 if left is None else state.suspected + 1
         state.suspected_since = math.inf if left is None else min(state.suspected_since, now)
         if left is None or state.suspected < self.settings.in_a_row:
             return False
-        if self._is_doubtful(nic) and now - state.suspected_since < self.settings.stuck:
+        if self._seen.is_doubtful(nic) and now - state.suspected_since < self.settings.stuck:
             return False
         return self._lower(now, state, _rounded_down(left))
 
@@ -275,7 +198,7 @@ class Monitor:
         """Keeps since when ranks avoid a NIC that is not marked, and probes of that time alone."""
         if state.health < 1.0:
             state.avoided_since = math.inf
-        elif nic in self._looks[0].avoided:
+        elif nic in self._seen.shortest.avoided:
             state.avoided_since = min(state.avoided_since, now)
         elif state.avoided_since < math.inf:
             state.avoided_since = math.inf
@@ -291,15 +214,15 @@ class Monitor:
         best = [max(way) for way in state.probed if len(way) > 1]  # one may have lost its first packet
         if not best or min(best) > _PROBED_SICK:
             return None
-        carried = max(float(self._looks[_MARKED].moved[way][nic]) for way in range(2))
+        carried = max(float(self._seen.fine.moved[way][nic]) for way in range(2))
         return min(best) if carried < max(_PROBED_SICK, 2 * min(best)) else None
 
     def _loses_tie(self, now: float, nic: Nic, state: _Nic) -> bool:
         """Of NICs that may each be at fault all are, after a while, but those that probes found sound meanwhile."""
-        if nic not in self._ties or state.sound_at >= state.tied_since:
+        if nic not in self._seen.ties or state.sound_at >= state.tied_since:
             return False
         rivals = [
-            its for other, its in self._nics.items() if other in self._ties and other[1] == nic[1] and other != nic
+            its for other, its in self._nics.items() if other in self._seen.ties and other[1] == nic[1] and other != nic
         ]
         alone = bool(rivals) and all(its.sound_at >= its.tied_since for its in rivals)
         return alone or now - state.tied_since >= self.settings.tie_patience
@@ -308,9 +231,9 @@ class Monitor:
         settings = self.settings
         if left >= state.health:
             return False
-        if now - state.changed_at < settings.dwell and left > settings.much_less * state.health:
+        if now - state.changed_at < settings.dwell and left > settings.limits.much_less * state.health:
             return False
-        if now - self._changed_at < settings.dwell and left > settings.hardly:
+        if now - self._changed_at < settings.dwell and left > settings.limits.hardly:
             return False  # what ranks do is about to change
         if now - state.changed_at > settings.longest_silence / 10:
             state.silence = state.ease_patience = 0.0  # another story than the last one
@@ -457,13 +380,6 @@ class Monitor:
             for other in better[:1]:
                 wanted |= {Flow(host, other, rail), Flow(other, host, rail)}
         return tuple(sorted(wanted))
-
-
-def _extreme(nic: Nic, window: Window, speeds: Direction) -> float:
-    """Returns the least of a NIC's `speeds` in the directions whose flows cannot be explained; 1: in none."""
-    host, rail = nic
-    ways = {way for flow in window.unexplained if flow.rail == rail for way in range(2) if flow[way] == host}
-    return min((float(speeds[way, host, rail]) for way in ways if window.busy[way, host, rail] > 0), default=1.0)
 
 
 def _rounded_down(health: float) -> float:
