@@ -2,7 +2,8 @@
 
 `floors` says what no schedule can beat, `solve` splits the traffic by a linear program, `rounding` cuts the split into
 whole messages, `plan` makes arguments of the generator `healed` (csrc/compiler/healed.h) of them, `evidence` blames
-NICs from what flows got, `health` judges them, and `publish` decides which records go into the job's log. Nothing here does I/O or reads a clock.
+NICs from what flows got, `health` judges them, and `publish` decides which records go into the job's log. Nothing here
+does I/O or reads a clock.
 """
 
 from theseus_py.healing.floors import floor

@@ -55,6 +55,8 @@ class Evidence:
         # another.
         self.suspects: dict[Nic, float] = {}
         self.ties: dict[Nic, float] = {}
+        # Ends of flows that ranks avoid, where the other end is not known to be slow.
+        self.avoided: frozenset[Nic] = frozenset()
 
     @property
     def usual(self) -> float:
@@ -65,11 +67,6 @@ class Evidence:
     def capacity(self) -> NDArray[np.float64]:
         """Returns bytes a second of each NIC, as given or learned so far; 0: nothing seen yet."""
         return self._history.capacity
-
-    @property
-    def shortest(self) -> Window:
-        """Returns what the shortest span showed."""
-        return self._looks[0]
 
     @property
     def steady(self) -> Window:
@@ -97,6 +94,12 @@ class Evidence:
         history.add(flows)
         self.suspects, self.ties = {}, {}
         self._health = health
+        self.avoided = frozenset(
+            (flow[way], flow.rail)
+            for flow, seen in history.over(self._limits.spans[0][0]).items()
+            for way in range(2)
+            if seen.avoided and health[flow[1 - way], flow.rail] == 1
+        )
         self._windows += 1
         for number, (windows, _) in enumerate(self._limits.spans):
             if self._windows % max(1, windows // _LOOKS) == 0:

@@ -49,6 +49,7 @@ class Settings:
     windows_up: int = 8  # at least, within steady_up
     worth_a_change: float = 1.25  # times what a NIC was taken for: each change costs all ranks new plans
     tie_patience: float = 1.2  # then all NICs of a tie are marked, unless probes tell which it is
+    rarest_probe: float = 4.0  # of a marked NIC: so often at least, however little it gets
     silence: float = 5.0  # of a marked NIC without a sign, until it is tried again; doubles each time in vain
     longest_silence: float = 300.0
     silence_in_use: float = 6.0  # times that, where plans still use the NIC
@@ -72,8 +73,9 @@ class _Nic:
     changed_at: float = -math.inf
     told: deque[tuple[float, float]] = field(default_factory=deque)  # time and health, of windows that said something
     heard_at: float = -math.inf
-    probed_at: float = -math.inf
-    # What the last probes got since the last change, out and in.
+    # Out and in: when probes last ended, what they got since the last change, and how long the next one can wait.
+    probed_at: list[float] = field(default_factory=lambda: [-math.inf, -math.inf])
+    probe_again: list[float] = field(default_factory=lambda: [0.0, 0.0])
     probed: list[deque[float]] = field(default_factory=lambda: [deque(maxlen=_PROBES) for _ in range(2)])
     silence: float = 0.0
     tied_since: float = math.inf
@@ -198,7 +200,7 @@ class Monitor:
         """Keeps since when ranks avoid a NIC that is not marked, and probes of that time alone."""
         if state.health < 1.0:
             state.avoided_since = math.inf
-        elif nic in self._seen.shortest.avoided:
+        elif nic in self._seen.avoided:
             state.avoided_since = min(state.avoided_since, now)
         elif state.avoided_since < math.inf:
             state.avoided_since = math.inf
@@ -251,7 +253,11 @@ class Monitor:
             told = state is not None and (state.health < 1.0 or state.avoided_since < math.inf)
             if state is not None and told and self._nics[other].health == 1.0:
                 state.probed[way].append(part)
-                state.probed_at = now
+                state.probed_at[way] = now
+                # A probe takes from others what it gets: no news is a reason to ask less often.
+                is_news = part >= self.settings.worth_a_change * state.health
+                again = max(self.settings.steady_up, 2 * state.probe_again[way])
+                state.probe_again[way] = 0.0 if is_news else min(again, self.settings.rarest_probe)
 
     def _probed_up(self, now: float, state: _Nic) -> bool:
         """What a probe got, among other data, is the least that a NIC can do: the best of a few counts. Less than full
@@ -339,7 +345,7 @@ class Monitor:
         state.silence = state.silence or settings.silence
         weak = state.health < settings.trial
         patience = state.silence if weak else state.silence * settings.silence_in_use
-        if now - max(state.heard_at, state.probed_at, state.changed_at) < patience:
+        if now - max(state.heard_at, *state.probed_at, state.changed_at) < patience:
             return False
         state.silence = min(2 * state.silence, settings.longest_silence)
         return self._set(now, state, settings.trial if weak else min(1.0, 2 * state.health))
@@ -349,6 +355,7 @@ class Monitor:
         state.told.clear()
         for way in state.probed:
             way.clear()
+        state.probe_again = [0.0, 0.0]
         state.eases.clear()
         return True
 
@@ -377,8 +384,11 @@ class Monitor:
             ]
             # Whoever avoids a NIC is avoided there as well: that says little of it.
             better = [other for other in partners if (other, rail) not in avoided] or partners
+            state = self._nics[host, rail]
             for other in better[:1]:
-                wanted |= {Flow(host, other, rail), Flow(other, host, rail)}
+                for way, flow in enumerate((Flow(host, other, rail), Flow(other, host, rail))):
+                    if state.health == 1.0 or now - state.probed_at[way] >= state.probe_again[way]:
+                        wanted.add(flow)
         return tuple(sorted(wanted))
 
 
