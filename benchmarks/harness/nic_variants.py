@@ -116,16 +116,12 @@ def _no_gloo() -> str | None:
 def plan_for(collective: str, size: int, shape: Shape, ranks_per_host: int, caps: Sequence[Cap]) -> bytes:
     """Returns the plan file of a schedule made for these caps. Raises ValueError where there is none."""
     from resccl import Topology, _core
-    from theseus_py.healing import chunks_for, plan
+    from theseus_py import healing
 
     name = _NAMES[collective]
     ranks = shape.hosts * ranks_per_host
-    made = plan(
-        name,
-        capacities(shape.hosts, shape.nics, caps),
-        chunks=chunks_for(name, size, ranks),
-        ranks_per_host=ranks_per_host,
-    )
+    health = capacities(shape.hosts, shape.nics, caps)
+    made = healing.plan_for(name, health, size, ranks_per_host=ranks_per_host)
     topology = Topology(tuple(rank // ranks_per_host for rank in range(ranks)), shape.nics)
     # Not by resccl.built_in: a generated schedule has more steps than people may write.
     algorithm = _core.built_in(made.algorithm, name, topology.to_dict(), 0)

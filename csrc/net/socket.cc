@@ -16,6 +16,9 @@ namespace theseus {
 namespace {
 
 constexpr int kStreamFlags = SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK;
+constexpr int kRtoMaxMs = 44;  // TCP_RTO_MAX_MS of Linux 6.15 and newer, which headers lack; at least 1000
+constexpr int kLongestRetryMs = 1000;
+constexpr int kPatienceMs = 600'000;  // what a process leaves behind that ends meanwhile stays as long
 
 Result<Socket> open_socket(int family, const std::string& purpose) {
   const int descriptor = ::socket(family, kStreamFlags, 0);
@@ -224,10 +227,13 @@ Status Socket::recv_all(void* data, size_t bytes, const Deadline& deadline) cons
   return {};
 }
 
-void Socket::set_data_options(int user_timeout_ms, int buffer_bytes) const {
+void Socket::set_data_options(int buffer_bytes) const {
   // Not every kernel has cubic, and not every container may choose; the system's default works too.
   setsockopt(fd(), IPPROTO_TCP, TCP_CONGESTION, "cubic", 5);
-  if (user_timeout_ms > 0) set_option(fd(), IPPROTO_TCP, TCP_USER_TIMEOUT, user_timeout_ms);
+  // Otherwise TCP waits, after an outage, for up to as long as that lasted before it sends again; and then it would
+  // give up after so many tries.
+  set_option(fd(), IPPROTO_TCP, kRtoMaxMs, kLongestRetryMs);
+  set_option(fd(), IPPROTO_TCP, TCP_USER_TIMEOUT, kPatienceMs);
   if (buffer_bytes <= 0) return;
   set_option(fd(), SOL_SOCKET, SO_SNDBUF, buffer_bytes);
   set_option(fd(), SOL_SOCKET, SO_RCVBUF, buffer_bytes);

@@ -44,8 +44,9 @@ class Socket {
   Status send_all(const void* data, size_t bytes, const Deadline& deadline) const;
   Status recv_all(void* data, size_t bytes, const Deadline& deadline) const;
 
-  // For data connections: cubic where permitted, TCP_USER_TIMEOUT, buffer sizes (0: the kernel's). Best effort.
-  void set_data_options(int user_timeout_ms, int buffer_bytes) const;
+  // For data connections: cubic where permitted, a second at most between tries of what is lost (from Linux 6.15 on),
+  // for ten minutes, buffer sizes (0: the kernel's). Best effort.
+  void set_data_options(int buffer_bytes) const;
 
   // One descriptor with up to 4096 bytes along, over a Unix socket.
   Status send_descriptor(int descriptor, const void* data, size_t bytes, const Deadline& deadline) const;

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/clock.h"
+#include "base/env.h"
 
 namespace theseus {
 namespace {
@@ -27,6 +28,8 @@ constexpr uint64_t kTrialSlackNs = 6'000'000;  // a judgement comes late
 constexpr uint64_t kArmedNs = 20'000'000;      // for a connection's next message, before another one's turn
 constexpr uint64_t kFirstTrialGapNs = 250'000'000;
 constexpr uint64_t kLongestTrialGapNs = 4'000'000'000;
+// A lane that was not needed for so long is as good as new: what was known of it is old.
+constexpr uint64_t kForgottenNs = 3'000'000'000;
 
 uint64_t standstill_limit_ns(double best_other) {
   if (best_other <= 0) return kStandstillNs;
@@ -89,6 +92,17 @@ double TcpAid::best_other(const Peer& peer, const Lane& lane) {
   return best;
 }
 
+// Of lanes that are little used, buckets let bursts through that no trial can match, so the worst one counts.
+double TcpAid::worst_trusted(const Peer& peer, const Lane& lane) {
+  double worst = 0;
+  for (const Lane& other : peer.lanes) {
+    const double rate = other.health.rate();
+    if (&other == &lane || rate <= 0 || other.health.state() != LaneHealth::State::Good) continue;
+    worst = worst > 0 ? std::min(worst, rate) : rate;
+  }
+  return worst > 0 ? worst : best_other(peer, lane);
+}
+
 bool TcpAid::has_other(const Peer& peer, const Lane& lane) {
   return std::any_of(peer.lanes.begin(), peer.lanes.end(), [&lane](const Lane& other) {
     return &other != &lane && other.spare != nullptr && other.spare->alive();
@@ -98,6 +112,18 @@ bool TcpAid::has_other(const Peer& peer, const Lane& lane) {
 bool TcpAid::way_around(int peer, int rail) const {
   const auto found = peers_.find(peer);
   return found != peers_.end() && has_other(found->second, found->second.lanes[static_cast<size_t>(rail)]);
+}
+
+bool TcpAid::heard_elsewhere(const Peer& peer, const Lane& lane, uint64_t now) {
+  const auto silence = static_cast<uint64_t>(settings::heartbeat_timeout() * 1e9);
+  return std::any_of(peer.lanes.begin(), peer.lanes.end(), [&](const Lane& other) {
+    return &other != &lane && other.health.heard_at_ns() != 0 && now < other.health.heard_at_ns() + silence;
+  });
+}
+
+bool TcpAid::hears(int peer, int rail, uint64_t now) const {
+  const auto found = peers_.find(peer);
+  return found != peers_.end() && heard_elsewhere(found->second, found->second.lanes[static_cast<size_t>(rail)], now);
 }
 
 void TcpAid::judge(Peer& peer, uint64_t now) {
@@ -137,7 +163,7 @@ void TcpAid::decide(Peer& peer, Lane& lane, uint64_t now) {
   if (lane.health.state() == State::Bad) {
     // Where all were avoided it may have been given messages of others, in vain.
     if (lane.health.standstill_ns(now) > limit && lane.spare != nullptr) lane.spare->put_back();
-    return try_again(lane, best, now);
+    return try_again(lane, worst_trusted(peer, lane), now);
   }
   if (std::any_of(lane.ports.begin(), lane.ports.end(), [](const TcpSendPort* port) { return port->lost(); })) {
     return avoid(lane, now);
@@ -183,6 +209,7 @@ void TcpAid::avoid(Lane& lane, uint64_t now) {
   const bool again = lane.trial_gap_ns != 0 && now < lane.trusted_at_ns + kSoonNs;
   lane.trial_gap_ns = again ? std::min(2 * lane.trial_gap_ns, kLongestTrialGapNs) : kFirstTrialGapNs;
   lane.trial_at_ns = again ? now + lane.trial_gap_ns : now;
+  lane.needed_at_ns = now;
   for (TcpSendPort* port : lane.ports) {
     port->hold_back(true);
     port->flow().suspect.fetch_add(1, std::memory_order_relaxed);
@@ -202,9 +229,10 @@ void TcpAid::trust(Lane& lane) {
 }
 
 // A lane that is avoided gets one message once it has drained, which other lanes carry as well.
-void TcpAid::try_again(Lane& lane, double best_other, uint64_t now) {
+void TcpAid::try_again(Lane& lane, double usual, uint64_t now) {
   for (const TcpSendPort* port : lane.ports) {
     if (port->lost()) return;
+    if (port->unsettled()) lane.needed_at_ns = now;
   }
   if (lane.trial == Lane::Trial::Armed && lane.trial_port->meter().handed() == lane.trial_from) {
     // Connections of plans that nobody runs any more send nothing.
@@ -218,9 +246,10 @@ void TcpAid::try_again(Lane& lane, double best_other, uint64_t now) {
   const auto under_way = [](const TcpSendPort* port) { return port->under_way(); };
   if (std::any_of(lane.ports.begin(), lane.ports.end(), under_way)) return;
   if (lane.spare != nullptr && lane.spare->under_way() > 0) return;
+  if (now >= lane.needed_at_ns + kForgottenNs) return trust(lane);
   if (lane.trial == Lane::Trial::Running) {
     const auto bytes = static_cast<double>(lane.trial_port->meter().handed() - lane.trial_from);
-    const double allowed_ns = best_other > 0 ? bytes * 1e9 / (kTrialPart * best_other) : 1e18;
+    const double allowed_ns = usual > 0 ? bytes * 1e9 / (kTrialPart * usual) : 1e18;
     if (static_cast<double>(now - lane.trial_at_ns) <= allowed_ns + kTrialSlackNs) {
       lane.trusted_at_ns = now;
       return trust(lane);
@@ -327,7 +356,7 @@ bool TcpAid::idle(size_t rail) const {
 void TcpAid::move(Peer& peer, uint64_t now) {
   for (Lane& carrier : peer.lanes) {
     if (carrier.spare == nullptr) continue;
-    carrier.spare->progress(now, [&](const TcpReceipt& receipt) {
+    carrier.spare->progress(now, heard_elsewhere(peer, carrier, now), [&](const TcpReceipt& receipt) {
       if (receipt.rail >= peer.lanes.size()) return;
       carrier.health.hear(now);
       for (TcpSendPort* port : peer.lanes[receipt.rail].ports) {

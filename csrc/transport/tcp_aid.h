@@ -6,7 +6,8 @@
 // connections get nothing new, and whatever is not acknowledged goes out again over the others' spare connections. One
 // that is slower than the others gets help from those that are idle. Receivers take each message once, in order,
 // whichever way it comes (TcpRecvPort), and say over the spare connection how far they are, which bounds what may
-// overtake them. A lane comes back when it has drained, and a trial message goes over it fast enough.
+// overtake them. A lane comes back when it has drained, and a trial message goes over it fast enough, or
+// when nothing was to go over it for seconds.
 #pragma once
 
 #include <cstdint>
@@ -86,6 +87,8 @@ class TcpAid {
   Status receive(uint64_t now);
   // A port of this lane that lost its connection may go on.
   bool way_around(int peer, int rail) const;
+  // The peer gave a sign of life over another rail than this one, not longer ago than it may be silent.
+  bool hears(int peer, int rail, uint64_t now) const;
   // Something is under way that nobody may be waiting for.
   bool unsettled() const;
   // When tend() wants to be called next, whatever happens.
@@ -111,6 +114,7 @@ class TcpAid {
     uint64_t trial_at_ns = 0;  // when the next may be, or this one began
     uint64_t trial_gap_ns = 0;
     uint64_t trusted_at_ns = 0;  // after a trial
+    uint64_t needed_at_ns = 0;   // while it is avoided: when something was to go over it
     size_t next_port = 0;
   };
   struct Aided {
@@ -138,13 +142,15 @@ class TcpAid {
   void probe(Peer& peer, Lane& lane, uint64_t now);
   void avoid(Lane& lane, uint64_t now);
   void trust(Lane& lane);
-  void try_again(Lane& lane, double best_other, uint64_t now);
+  void try_again(Lane& lane, double usual, uint64_t now);
   bool rescue(Peer& peer, uint64_t now);
   void move(Peer& peer, uint64_t now);
   bool load_one(Peer& peer, Lane& lane, TcpSendPort& port, TcpSendPort::Which which, bool only_idle, uint64_t now);
   SpareSender* choose_spare(Peer& peer, const Lane& lane, bool only_idle, uint64_t now);
   bool idle(size_t rail) const;
   static double best_other(const Peer& peer, const Lane& lane);
+  static double worst_trusted(const Peer& peer, const Lane& lane);
+  static bool heard_elsewhere(const Peer& peer, const Lane& lane, uint64_t now);
   static bool has_other(const Peer& peer, const Lane& lane);
   bool busy(const Peer& peer) const;
   void take_spares(int number, Peer& peer);

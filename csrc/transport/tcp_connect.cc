@@ -84,7 +84,7 @@ Status TcpConnector::begin() {
   connected_ = false;
   hello_sent_ = 0;
   set_option(descriptor, IPPROTO_TCP, TCP_NODELAY, 1);
-  socket_.set_data_options(0, buffer_bytes_);
+  socket_.set_data_options(buffer_bytes_);
   choose_congestion_control(descriptor, settings::tcp_congestion());
   sockaddr_storage address;
   if (route_.local.valid()) {

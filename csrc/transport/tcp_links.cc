@@ -221,7 +221,8 @@ Status TcpLinks::Impl::read_ahead(uint64_t now) {
     });
     for (TcpSendPort* port : rail.senders) {
       port->sample_if_due(now);
-      port->watch_over(now);
+      const bool heard = aid != nullptr && aid->hears(port->route().peer, port->route().rail, now);
+      port->watch_over(now, heard);
       check_way(*port);
       note(port->state());
     }

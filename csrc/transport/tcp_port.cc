@@ -288,11 +288,11 @@ void TcpSendPort::lose() {
 }
 
 // TCP_USER_TIMEOUT would also end connections whose receiver is alive but late to read, so look by ourselves: the
-// peer's machine acknowledges nothing though we repeat.
-void TcpSendPort::watch_over(uint64_t now) {
+// peer's machine acknowledges nothing though we repeat. Where it is heard over other rails, this one may recover.
+void TcpSendPort::watch_over(uint64_t now, bool heard_elsewhere) {
   if (!socket_.valid() || !status_.ok() || now < silence_check_ns_) return;
   silence_check_ns_ = now + kSilenceCheckNs;
-  if (silent_seconds(socket_.fd()) > settings::heartbeat_timeout()) fail("sending to", ETIMEDOUT);
+  if (!heard_elsewhere && silent_seconds(socket_.fd()) > settings::heartbeat_timeout()) fail("sending to", ETIMEDOUT);
 }
 
 int TcpSendPort::wait_fd(uint64_t now) const {

@@ -52,7 +52,7 @@ class TcpSendPort final : public SendPort {
   const TcpRoute& route() const { return route_; }
   const Status& state() const { return status_; }
   // Looks whether the peer's machine is silent, now and then: the connection is lost where it is.
-  void watch_over(uint64_t now);
+  void watch_over(uint64_t now, bool heard_elsewhere);
   // Asks the kernel what the peer has acknowledged.
   void sample(uint64_t now);
   // The same where it is worth knowing, and not asked for too often.

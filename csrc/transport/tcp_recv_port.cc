@@ -114,7 +114,7 @@ bool TcpRecvPort::find_socket() {
   if (!inbox_->changed(&inbox_seen_)) return false;
   socket_ = inbox_->take(route_.peer, route_.rail, route_.channel);
   if (!socket_.valid()) return false;
-  socket_.set_data_options(0, pacing_ == nullptr ? kBuffer : kPacedBuffer);
+  socket_.set_data_options(pacing_ == nullptr ? kBuffer : kPacedBuffer);
   staging_.resize(kStagingBytes);
   return true;
 }

@@ -67,7 +67,7 @@ void SpareSender::ask(const TcpSendPort& port) {
   sent_ = 0;
 }
 
-void SpareSender::progress(uint64_t now, const OnReceipt& on_receipt) {
+void SpareSender::progress(uint64_t now, bool heard_elsewhere, const OnReceipt& on_receipt) {
   if (connector_.has_value()) connect_some();
   while (loaded_ && socket_.valid()) {
     if (TokenBucket* const limiter = bucket(); limiter != nullptr && !limiter->open(now_ns())) break;
@@ -81,7 +81,7 @@ void SpareSender::progress(uint64_t now, const OnReceipt& on_receipt) {
   if (socket_.valid() && now >= sample_at_ns_ && (under_way() > 0 || meter_.backlogged())) sample(now);
   if (socket_.valid() && now >= silence_check_ns_) {
     silence_check_ns_ = now + kSilenceCheckNs;
-    if (silent_seconds(socket_.fd()) > settings::heartbeat_timeout()) lose();
+    if (!heard_elsewhere && silent_seconds(socket_.fd()) > settings::heartbeat_timeout()) lose();
   }
 }
 
@@ -184,7 +184,7 @@ uint64_t SpareSender::wait_until_ns() const {
 
 SpareReceiver::SpareReceiver(int rail, Socket socket, size_t slot_bytes, Pacing* pacing)
     : rail_(rail), slot_bytes_(slot_bytes), pacing_(pacing), socket_(std::move(socket)) {
-  socket_.set_data_options(0, kBuffer * 4);
+  socket_.set_data_options(kBuffer * 4);
 }
 
 Status SpareReceiver::progress(const Deliver& deliver) {

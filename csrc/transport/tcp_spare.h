@@ -24,9 +24,9 @@ class SpareSender {
   SpareSender(TcpRoute route, const Hello& hello, size_t slot_bytes, Pacing* pacing);
 
   // Writes, reads receipts (`on_receipt`), and tells ports what has arrived. Messages on a connection that breaks are
-  // put back.
+  // put back; it counts as broken after a long silence, unless the peer is heard elsewhere.
   using OnReceipt = std::function<void(const TcpReceipt&)>;
-  void progress(uint64_t now, const OnReceipt& on_receipt);
+  void progress(uint64_t now, bool heard_elsewhere, const OnReceipt& on_receipt);
   // The connection is up, or may come up.
   bool alive() const { return connector_.has_value() || socket_.valid(); }
   // It is up, and has nothing to write.
@@ -37,6 +37,7 @@ class SpareSender {
   void ask(const TcpSendPort& port);
   // Bytes that the peer lacks, and how many have arrived. As for ports, behind a virtual NIC only receipts count.
   uint64_t under_way() const {
+    if (!alive()) return 0;
     const uint64_t with_kernel = by_receipt() ? flying_bytes_ : meter_.handed() - meter_.acknowledged();
     return with_kernel + (loaded_ ? frame_.length() - sent_ : 0);
   }

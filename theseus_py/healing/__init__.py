@@ -7,7 +7,7 @@ does I/O or reads a clock.
 """
 
 from theseus_py.healing.floors import floor
-from theseus_py.healing.plan import Plan, chunks_for, plan
+from theseus_py.healing.plan import Plan, chunks_for, plan, plan_for
 from theseus_py.healing.solve import COLLECTIVES, Collective, Health, NoWay
 
-__all__ = ["COLLECTIVES", "Collective", "Health", "NoWay", "Plan", "chunks_for", "floor", "plan"]
+__all__ = ["COLLECTIVES", "Collective", "Health", "NoWay", "Plan", "chunks_for", "floor", "plan", "plan_for"]

@@ -255,7 +255,7 @@ class Monitor:
                 state.probed[way].append(part)
                 state.probed_at[way] = now
                 # A probe takes from others what it gets: no news is a reason to ask less often.
-                is_news = part >= self.settings.worth_a_change * state.health
+                is_news = part >= max(self.settings.trial, self.settings.worth_a_change * state.health)
                 again = max(self.settings.steady_up, 2 * state.probe_again[way])
                 state.probe_again[way] = 0.0 if is_news else min(again, self.settings.rarest_probe)
 

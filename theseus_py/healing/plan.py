@@ -31,19 +31,27 @@ _CHUNK_BYTES = 128 << 10
 LARGEST_TABLE = 4096
 _FEWEST_CHUNKS = 64
 _MOST_CHUNKS = 512
+# So much more than its split, whole messages may take. To get there so many chunks more are tried, fewer where a plan
+# takes longer: hosts * hosts * rails of all tries together.
+_WELL_ROUNDED = 1.002
+_MORE_CHUNKS = 16
+_TRIED = 1024
 # Hosts own shares, whose sizes are the plan's to choose; of the others, a block for each rank.
 _OWNED: tuple[Collective, ...] = ("AllReduce", "Broadcast")
 
 
 @dataclass(frozen=True)
 class Part:
-    """What the arguments say for roots on one host, or (root_host None) for all there is."""
+    """What the arguments say for roots on one host, or (root_host None) for all there is. `ideal` would be its time if
+    messages could be cut as one likes.
+    """
 
     root_host: int | None
     shares: tuple[int, ...]
     quotas: Counts
     predicted: float
     floor: float
+    ideal: float
     weights: tuple[Counts, Counts] | None = None  # out and in, from which the quotas follow: where a table is too long
 
 
@@ -66,6 +74,11 @@ class Plan:
     @property
     def floor(self) -> float:
         return max(part.floor for part in self.parts)
+
+    @property
+    def is_well_rounded(self) -> bool:
+        """Returns whether other numbers of chunks would hardly do better."""
+        return all(part.predicted <= _WELL_ROUNDED * part.ideal for part in self.parts)
 
     @functools.cached_property
     def arguments(self) -> str:
@@ -113,6 +126,26 @@ def plan(
         roots = sorted(set(range(hosts) if root_hosts is None else root_hosts))
     parts = tuple(_part(collective, capacity, root, chunks, ranks_per_host, kind) for root in roots)
     return Plan(collective, kind, hosts, rails, ranks_per_host, chunks, parts)
+
+
+def plan_for(
+    collective: Collective, health: Health, size: int, *, ranks_per_host: int = 1, kind: Kind = "unequal"
+) -> Plan:
+    """Returns the best plan for data of `size` bytes, as chunks_for has it, and up to four times as much. Of numbers of
+    chunks from there on, it takes one with which whole messages come near to the split. Raises NoWay.
+    """
+    hosts, rails = as_health(health).shape
+    fewest = chunks_for(collective, size, hosts * ranks_per_host)
+    more = min(_MORE_CHUNKS, fewest // 4, _TRIED // (hosts * hosts * rails))
+    best: Plan | None = None
+    for chunks in range(fewest, fewest + more + 1):
+        made = plan(collective, health, chunks=chunks, ranks_per_host=ranks_per_host, kind=kind)
+        if best is None or made.predicted < best.predicted:
+            best = made
+        if best.is_well_rounded:
+            break
+    assert best is not None
+    return best
 
 
 def chunks_for(collective: Collective, size: int, ranks: int) -> int:
@@ -212,8 +245,9 @@ def _made(
         weights = fit(split.flows, used)
         counts = quotas_of(*weights, messages)
     predicted = last_nic(counts, capacity) / shares.sum() / healthy_time(collective, hosts, rails)
+    ideal = split.time / healthy_time(collective, hosts, rails)
     counts.setflags(write=False)
-    return Part(root, tuple(shares.tolist()) if has_shares else (), counts, predicted, 0.0, weights)
+    return Part(root, tuple(shares.tolist()) if has_shares else (), counts, predicted, 0.0, ideal, weights)
 
 
 @functools.lru_cache(maxsize=256)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from theseus_py.healing.plan import LARGEST_TABLE, Kind, chunks_for, plan, predicted_time
+from theseus_py.healing.plan import LARGEST_TABLE, Kind, chunks_for, plan_for, predicted_time
 from theseus_py.healing.solve import COLLECTIVES, Collective, NoWay, as_health
 
 Record = dict[str, Any]
@@ -169,9 +169,8 @@ def _schedules(
         if collective == "Broadcast" and cluster.hosts**2 * cluster.rails > LARGEST_TABLE:
             continue  # a part for each root would be too long
         for low, below, size in size_classes():
-            chunks = chunks_for(collective, size, cluster.ranks)
             try:
-                best = plan(collective, health, chunks=chunks, ranks_per_host=cluster.ranks_per_host, kind=kind)
+                best = plan_for(collective, health, size, ranks_per_host=cluster.ranks_per_host, kind=kind)
             except NoWay:
                 continue
             # A normal schedule spreads evenly and so waits for the worst NIC.
