@@ -13,6 +13,8 @@ Vector = NDArray[np.float64]
 Terms = Sequence[tuple[int, float]]
 
 _MOST_QUADRATIC_STEPS = 2000
+# The solver's tolerances are absolute, and its quadratic half fails on most programs whose values are below 1.
+_SCALE = 1024.0
 
 
 class Unsolved(RuntimeError):
@@ -68,17 +70,18 @@ class Program:
         feasible = solver.getInfo().primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
         if status != highspy.HighsModelStatus.kOptimal and not (stopped and feasible):
             raise Unsolved(f"the solver says {solver.modelStatusToString(status)}")
-        return np.array(solver.getSolution().col_value)
+        return np.array(solver.getSolution().col_value) / _SCALE
 
     def _model(self) -> highspy.HighsModel:
         model = highspy.HighsModel()
         lp = model.lp_
         columns = len(self.cost)
         lp.num_col_, lp.num_row_ = columns, len(self._rows)
-        lp.col_cost_ = np.array(self.cost)
-        lp.col_lower_, lp.col_upper_ = np.array(self._lower), np.array(self._upper)
-        lp.row_lower_ = np.array([lower for _, lower, _ in self._rows])
-        lp.row_upper_ = np.array([upper for _, _, upper in self._rows])
+        # Of variables that are _SCALE times ours; the objective is _SCALE ** 2 times ours.
+        lp.col_cost_ = _SCALE * np.array(self.cost)
+        lp.col_lower_, lp.col_upper_ = _SCALE * np.array(self._lower), _SCALE * np.array(self._upper)
+        lp.row_lower_ = _SCALE * np.array([lower for _, lower, _ in self._rows])
+        lp.row_upper_ = _SCALE * np.array([upper for _, _, upper in self._rows])
         starts = [0]
         indices: list[int] = []
         values: list[float] = []

@@ -24,7 +24,7 @@ COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
 Health = Sequence[Sequence[float]] | NDArray[np.float64]
 
 # Of the optimum: room for the second program, within what rounding to whole messages costs anyway.
-_SLACK = 1e-5
+_SLACK = 1e-4
 # Moving a share from its even value is as bad as moving this much of a flow from its proportional one.
 _SHARE_CURVATURE = 1e-2
 

@@ -83,7 +83,7 @@ Pair tcp_pair() {
 
 TEST(Socket, CarriesMoreThanItsBuffersHold) {
   Pair pair = tcp_pair();
-  pair.near.set_data_options(10000, 64 * 1024);
+  pair.near.set_data_options(64 * 1024);
   std::string sent(8 << 20, '\0');
   fill_random(sent.data(), sent.size());
   std::thread sender([&] { EXPECT_TRUE(pair.near.send_all(sent.data(), sent.size(), Deadline::after(60)).ok()); });
