@@ -230,10 +230,14 @@ void TcpAid::trust(Lane& lane) {
 
 // A lane that is avoided gets one message once it has drained, which other lanes carry as well.
 void TcpAid::try_again(Lane& lane, double usual, uint64_t now) {
+  const bool forgotten = now >= lane.needed_at_ns + kForgottenNs;
+  bool drained = lane.spare == nullptr || lane.spare->under_way() == 0;
   for (const TcpSendPort* port : lane.ports) {
     if (port->lost()) return;
-    if (port->unsettled()) lane.needed_at_ns = now;
+    drained &= !port->under_way();
+    if (port->unsettled() && !forgotten) lane.needed_at_ns = now;
   }
+  if (forgotten && drained) return trust(lane);
   if (lane.trial == Lane::Trial::Armed && lane.trial_port->meter().handed() == lane.trial_from) {
     // Connections of plans that nobody runs any more send nothing.
     if (lane.trial_port->pending() || now < lane.trial_at_ns + kArmedNs) return;
@@ -243,10 +247,7 @@ void TcpAid::try_again(Lane& lane, double usual, uint64_t now) {
     lane.trial = Lane::Trial::Running;
     lane.trial_at_ns = now;
   }
-  const auto under_way = [](const TcpSendPort* port) { return port->under_way(); };
-  if (std::any_of(lane.ports.begin(), lane.ports.end(), under_way)) return;
-  if (lane.spare != nullptr && lane.spare->under_way() > 0) return;
-  if (now >= lane.needed_at_ns + kForgottenNs) return trust(lane);
+  if (!drained) return;
   if (lane.trial == Lane::Trial::Running) {
     const auto bytes = static_cast<double>(lane.trial_port->meter().handed() - lane.trial_from);
     const double allowed_ns = usual > 0 ? bytes * 1e9 / (kTrialPart * usual) : 1e18;

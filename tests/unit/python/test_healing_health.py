@@ -315,6 +315,38 @@ def test_what_ranks_avoid_is_probed_and_marked_if_it_gets_next_to_nothing(part: 
     assert set(bench.sick()) == ({(2, 2)} if sick else set())
 
 
+def test_who_is_avoided_for_the_sake_of_a_marked_nic_is_not_probed() -> None:
+    """Ranks avoid flows, and so both ends of them: only one end is slow."""
+    bench = Bench()
+    bench.run(1.0, collectives(both(2, 2, 0.0)))
+    assert bench.sick() == {(2, 2): 0.0}
+    others = {flow: Observation(CAPACITY / 3, 0.3) for flow in all_pairs() if 2 not in (flow.src, flow.dst)}
+    avoided = {flow: Observation(0.0, 0.01, WINDOW, True) for flow in all_pairs() if (2, 2) in (flow[::2], flow[1:])}
+    bench.run(1.5, {**others, **avoided})
+    assert len(bench.monitor.probes) == 2
+    assert all((2, 2) in (flow[::2], flow[1:]) for flow in bench.monitor.probes)
+
+
+def test_probes_without_news_are_wanted_less_and_less_often() -> None:
+    bench = Bench()
+    bench.run(1.0, collectives(both(2, 2, 0.1)))
+    rest = {flow: np.inf for flow in all_pairs() if flow.rail != 2}
+
+    def probes_in(seconds: float, part: float) -> int:
+        count = 0
+        for _ in range(round(seconds / WINDOW)):
+            bench.now += WINDOW
+            wanted = dict.fromkeys(bench.monitor.probes, part)
+            bench.monitor.step(bench.now, observe(rest, {}), wanted)
+            count += len(wanted)
+        return count
+
+    probes_in(8.0, 0.1)
+    assert 4 <= probes_in(12.0, 0.1) <= 8  # each way, every 4 s
+    probes_in(5.0, 1.0)
+    assert bench.sick() == {}
+
+
 def test_one_slow_flow_is_a_tie_until_another_tells() -> None:
     bench = Bench()
     slow = {Flow(0, 1, 2): Observation(CAPACITY * 0.2, 1.0)}

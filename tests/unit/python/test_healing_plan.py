@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import re
 from types import ModuleType
 
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from theseus_py.healing import COLLECTIVES, Collective, NoWay, Plan, chunks_for, floor, plan
+from theseus_py.healing import COLLECTIVES, Collective, NoWay, Plan, chunks_for, floor, plan, plan_for
 from theseus_py.healing.plan import DROP_BELOW, predicted_time
 from theseus_py.healing.solve import healthy_time, solve
 
@@ -53,6 +54,27 @@ def test_unequal_shares_reach_what_is_possible(hosts, nics, expected) -> None:
         best = solve("AllReduce", health).time / healthy_time("AllReduce", hosts, 4)
         assert best == pytest.approx(time, rel=0.01)
         assert best == pytest.approx(floor("AllReduce", health), rel=1e-4)
+
+
+@pytest.mark.parametrize("collective", ["AllReduce", "AllGather"])
+@pytest.mark.parametrize("nics", [{(0, 1): 0.5, (2, 3): 0.0}, {(1, 2): 0.0, (1, 3): 0.0}, {(1, 2): 0.4, (3, 0): 0.1}])
+def test_of_the_best_splits_the_most_even_one_is_taken(collective: Collective, nics) -> None:
+    """Rails that both ends have are all used: a vertex of the program leaves most of them out, and hosts then wait for
+    each other.
+    """
+    health = sick(4, 4, nics)
+    flows = solve(collective, health).flows
+    for i, j in itertools.permutations(range(4), 2):
+        assert ((flows[i, j] > 1e-4) == (np.minimum(health[i], health[j]) > 0)).all()
+
+
+@pytest.mark.parametrize("size", [1 << 20, 16 << 20, 64 << 20])
+@pytest.mark.parametrize("left", [0.5, 0.3, 0.0])
+def test_chunks_are_chosen_to_fit_the_split(size: int, left: float) -> None:
+    made = plan_for("AllReduce", sick(4, 4, one(left)), size)
+    fewest = chunks_for("AllReduce", size, 4)
+    assert fewest <= made.chunks <= 1.25 * fewest
+    assert made.predicted <= 1.006 * made.parts[0].ideal
 
 
 @pytest.mark.parametrize(("hosts", "nics"), [(hosts, nics) for hosts, nics, _ in TABLE])
