@@ -77,6 +77,7 @@ Status CudaDevice::prepare() {
 }
 
 CudaDevice::~CudaDevice() {
+  if (proxy_ != nullptr) proxy_->stop();
   if (control_ != nullptr) (void)driver_.release_pinned(control_);
   if (stream_ != nullptr) (void)driver_.destroy_stream(ordinal(), stream_);
 }
