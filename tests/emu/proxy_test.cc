@@ -12,6 +12,8 @@
 #include <iterator>
 
 #include "base/env.h"
+#include "compiler/compile.h"
+#include "compiler/registry.h"
 #include "drivers/cuda/emu.h"
 #include "gpu_ranks.h"
 #include "transport/flow_counters.h"
@@ -59,12 +61,13 @@ class GpuHosts : public ::testing::Test {
 };
 
 template <class T>
-void check(GpuRanks& ranks, const CollectiveCase& test) {
+void check(GpuRanks& ranks, const CollectiveCase& test, int plan = 0) {
   std::vector<std::unique_ptr<GpuBuffers<T>>> buffers;
   std::vector<CollectiveCall> calls;
   for (int rank = 0; rank < ranks.size(); ++rank) {
     buffers.push_back(std::make_unique<GpuBuffers<T>>(test, rank, ranks.device(rank)));
     calls.push_back(buffers.back()->call(test));
+    calls.back().plan = plan;
   }
   EXPECT_OK(ranks.run(calls));
   for (auto& buffer : buffers) EXPECT_EQ(buffer->difference(), "");
@@ -167,17 +170,35 @@ TEST_F(GpuHosts, MoveMegabytes) {
   check<float>(ranks, {Collective::AllToAll, 2, 1 << 19});
 }
 
-// A transfer goes over the rail that its plan names.
+uint64_t bytes_over(int rail) {
+  uint64_t bytes = 0;
+  for (const FlowSnapshot& flow : snapshot_flows()) bytes += flow.rail == rail ? flow.bytes : 0;
+  return bytes;
+}
+
+// A transfer goes over the rail that its plan names: built-in ones use all, one from outside says what it likes.
 TEST_F(GpuHosts, UseTheRailsOfThePlan) {
-  const auto bytes_of = [](int rail) {
-    uint64_t bytes = 0;
-    for (const FlowSnapshot& flow : snapshot_flows()) bytes += flow.rail == rail ? flow.bytes : 0;
-    return bytes;
-  };
-  const uint64_t before[2] = {bytes_of(0), bytes_of(1)};
   GpuRanks ranks({0, 0});
+  const uint64_t before[2] = {bytes_over(0), bytes_over(1)};
   check<int32_t>(ranks, {Collective::AllReduce, 2, 100'000});
-  for (const int rail : {0, 1}) EXPECT_GE(bytes_of(rail) - before[rail], 150'000u) << "rail " << rail;
+  for (const int rail : {0, 1}) EXPECT_GE(bytes_over(rail) - before[rail], 150'000u) << "rail " << rail;
+
+  const Topology topology{{0, 1}, /*rails=*/2};
+  Result<Algorithm> ring = build("ring", Collective::AllReduce, topology);
+  ASSERT_TRUE(ring.ok()) << ring.status().message();
+  for (Transfer& transfer : ring->transfers) transfer.rail = 1;
+  Result<Plan> plan = compile(*ring, topology);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  std::vector<LoadedPlan> loaded(2);
+  on_threads(2, [&](int rank) {
+    Result<LoadedPlan> taken = ranks[rank].load_plan(serialize(*plan));
+    EXPECT_TRUE(taken.ok()) << taken.status().message();
+    if (taken.ok()) loaded[static_cast<size_t>(rank)] = *taken;
+  });
+  const uint64_t then[2] = {bytes_over(0), bytes_over(1)};
+  check<int32_t>(ranks, {Collective::AllReduce, 2, 100'000}, loaded[0].id);
+  EXPECT_EQ(bytes_over(0), then[0]);
+  EXPECT_GE(bytes_over(1) - then[1], 300'000u);
 }
 
 // Kernels get on though a rail hardly moves: first aid takes its messages over the other one.
