@@ -40,8 +40,10 @@ Status reduce(GpuRanks& ranks, DataType type = DataType::Int32) {
 
 TEST(GpuMessages, OutOfMemoryAtTheStart) {
   faults().fail_allocations(0, 1);
-  const Status refused = Communicator::init_all(1, {0}).status();
-  expect_sentence(refused, Code::UnhandledCudaError, {"out of memory", "device 0", "THESEUS_EMU_MEMORY"});
+  expect_sentence(Communicator::init_all(1, {0}).status(), Code::UnhandledCudaError, {"pinned memory", "ulimit -l"});
+  faults().fail_allocations(1, 1);
+  expect_sentence(Communicator::init_all(1, {0}).status(), Code::UnhandledCudaError,
+                  {"out of memory", "device 0", "THESEUS_EMU_MEMORY"});
   GpuRanks ranks({0, 0});
   EXPECT_OK(reduce(ranks));
 }
