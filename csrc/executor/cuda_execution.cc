@@ -11,6 +11,7 @@ CudaExecution::~CudaExecution() {
     let_go(request);
     (void)driver.destroy_event(device_.ordinal(), request.done);
   }
+  for (const UnderWay& request : captured_) let_go(request);
   for (const cuda::Event event : free_) (void)driver.destroy_event(device_.ordinal(), event);
 }
 

@@ -2,11 +2,14 @@
 // is shared already), so a registration is only remembered, to answer for it.
 #include "nccl_api/memory.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <unordered_map>
 
+#include "drivers/cuda/retired.h"
 #include "nccl_api/api.h"
 #include "nccl_api/errors.h"
 #include "nccl_api/fallback.h"
@@ -15,6 +18,7 @@
 #include "nccl_api/handles.h"
 #include "nccl_api/real_handles.h"
 #include "nccl_api/twins.h"
+#include "runtime/device_rank.h"
 
 namespace theseus::nccl_api {
 namespace {
@@ -69,6 +73,19 @@ ncclResult_t check_buffer(const char* function, const void* buffer, size_t size)
   return ncclSuccess;
 }
 
+// When no kernel of ours can use it any more: at once where none is under way, and then with the outcome.
+Status give_back_to_real(void* memory) {
+  const Result<cuda::Driver*> driver = device_driver();
+  if (!driver.ok()) return driver.status();
+  const Result<cuda::PointerInfo> info = (*driver)->pointer_info(memory);
+  if (!info.ok()) return info.status();
+  const auto outcome = std::make_shared<Status>();
+  cuda::Retired::of(**driver, std::max(info->ordinal, 0)).add([memory, outcome] {
+    *outcome = real_status(*real_nccl(), "ncclMemFree", real_nccl()->ncclMemFree(memory));
+  });
+  return *outcome;
+}
+
 // On GPUs windows are the real NCCL's, if all ranks have it; else they are remembered as on the host.
 ncclResult_t register_with_twin(ncclComm_t comm, Communicator* communicator, void* buff, size_t size, ncclWindow_t* win,
                                 int winFlags) {
@@ -120,10 +137,7 @@ ncclResult_t ncclMemAlloc(void** ptr, size_t size) noexcept {
 
 ncclResult_t ncclMemFree(void* ptr) noexcept {
   if (ptr == nullptr) return ncclSuccess;
-  if (RealHandles::all().take_memory(ptr)) {
-    return report(real_status(*real_nccl(), "ncclMemFree", real_nccl()->ncclMemFree(ptr)));
-  }
-  return report(mem_free(ptr));
+  return report(RealHandles::all().take_memory(ptr) ? give_back_to_real(ptr) : mem_free(ptr));
 }
 
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void* buff, size_t size, void** handle) noexcept {
