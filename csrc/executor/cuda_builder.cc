@@ -120,8 +120,7 @@ Result<std::shared_ptr<Part>> CudaBuilder::links_part(const CudaSchedule& schedu
 
 // A kernel whose TBs cannot all run at once would wait for itself for ever. The other ranks on this GPU have as many.
 Status CudaBuilder::check_resident(const CudaSchedule& schedule, const CudaKernel& kernel) const {
-  const uint64_t needed = uint64_t{schedule.blocks} * static_cast<uint64_t>(device_.sharers());
-  if (schedule.blocks <= kMostCudaBlocks && needed <= kernel.resident) return {};
+  if (schedule.blocks <= kMostCudaBlocks && device_.residency().fits(schedule.blocks, kernel.resident)) return {};
   const std::string sharing =
       device_.sharers() == 1 ? "" : " on each of the " + std::to_string(device_.sharers()) + " ranks of this GPU";
   return Status::usage(

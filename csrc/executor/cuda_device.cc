@@ -30,7 +30,7 @@ DeviceMemory& DeviceMemory::operator=(DeviceMemory&& other) noexcept {
 Result<DeviceMemory> DeviceMemory::allocate(cuda::Driver& driver, int device, size_t bytes) {
   DeviceMemory memory;
   if (bytes == 0) return memory;
-  Result<void*> allocated = driver.allocate(device, bytes);
+  Result<void*> allocated = cuda::Retired::of(driver, device).allocate(bytes);
   if (!allocated.ok()) return allocated.status();
   memory.driver_ = &driver;
   memory.device_ = device;
@@ -40,14 +40,13 @@ Result<DeviceMemory> DeviceMemory::allocate(cuda::Driver& driver, int device, si
 }
 
 void DeviceMemory::reset() {
-  // A failure is one of the device, and shows at the next call that can report it.
-  if (memory_ != nullptr) (void)driver_->release(device_, memory_);
+  if (memory_ != nullptr) cuda::Retired::of(*driver_, device_).add_memory(memory_);
   memory_ = nullptr;
   bytes_ = 0;
 }
 
 Result<std::unique_ptr<CudaDevice>> CudaDevice::open(cuda::Driver& driver, int ordinal, const CudaGeometry& geometry,
-                                                     std::unique_ptr<P2pLinks> links, int sharers) {
+                                                     std::unique_ptr<P2pLinks> links, const DeviceSharers& sharers) {
   Result<cuda::DeviceInfo> info = driver.device_info(ordinal);
   if (!info.ok()) return info.status();
   auto device = std::unique_ptr<CudaDevice>(new CudaDevice(driver, *info, geometry, sharers));
@@ -78,7 +77,9 @@ Status CudaDevice::prepare() {
 
 CudaDevice::~CudaDevice() {
   if (proxy_ != nullptr) proxy_->stop();
-  if (control_ != nullptr) (void)driver_.release_pinned(control_);
+  if (control_ != nullptr) {
+    retired_.add([&driver = driver_, control = control_] { (void)driver.release_pinned(control).ok(); });
+  }
   if (stream_ != nullptr) (void)driver_.destroy_stream(ordinal(), stream_);
 }
 

@@ -16,6 +16,8 @@
 #include "base/result.h"
 #include "device/kernel_abi.h"
 #include "drivers/cuda/api.h"
+#include "drivers/cuda/retired.h"
+#include "executor/residency.h"
 #include "schedule/plan.h"
 #include "transport/p2p.h"
 #include "transport/proxy.h"
@@ -38,7 +40,8 @@ struct CudaGeometry {
   static size_t round_up(size_t bytes) { return (bytes + 255) / 256 * 256; }
 };
 
-// Memory of a device, given back at the end. Giving back waits for all work of the device (cuda::Driver::release).
+// Memory of a device, given back at the end: then, or later (cuda::Retired). Whoever drops it has seen to it that no
+// kernel uses it any more.
 class DeviceMemory {
  public:
   DeviceMemory() = default;
@@ -60,9 +63,9 @@ class DeviceMemory {
 
 class CudaDevice {
  public:
-  // `links`: null with one rank. `sharers`: ranks of this communicator on this very GPU, this one included.
+  // `links`: null with one rank. `sharers`: ranks of this communicator on this very GPU.
   static Result<std::unique_ptr<CudaDevice>> open(cuda::Driver& driver, int ordinal, const CudaGeometry& geometry,
-                                                  std::unique_ptr<P2pLinks> links, int sharers);
+                                                  std::unique_ptr<P2pLinks> links, const DeviceSharers& sharers);
   // No kernel of this communicator runs any more.
   ~CudaDevice();
   CudaDevice(const CudaDevice&) = delete;
@@ -72,7 +75,12 @@ class CudaDevice {
   int ordinal() const { return info_.ordinal; }
   const cuda::DeviceInfo& info() const { return info_; }
   const CudaGeometry& geometry() const { return geometry_; }
+  // Ranks of this communicator on this GPU, this one included.
   int sharers() const { return sharers_; }
+  // This rank among all that launch kernels on this GPU.
+  Residency::Member& residency() { return *residency_; }
+  const Residency::Member& residency() const { return *residency_; }
+  cuda::Retired& retired() { return retired_; }
   // Whether plans get kernels of their own (THESEUS_KERNELS).
   bool generates() const { return generates_; }
 
@@ -114,8 +122,14 @@ class CudaDevice {
   };
   using Connector = std::tuple<bool, int, int, int>;  // outgoing, peer, rail, channel
 
-  CudaDevice(cuda::Driver& driver, const cuda::DeviceInfo& info, const CudaGeometry& geometry, int sharers)
-      : driver_(driver), info_(info), geometry_(geometry), sharers_(sharers) {}
+  CudaDevice(cuda::Driver& driver, const cuda::DeviceInfo& info, const CudaGeometry& geometry,
+             const DeviceSharers& sharers)
+      : driver_(driver),
+        info_(info),
+        geometry_(geometry),
+        sharers_(sharers.ranks),
+        retired_(cuda::Retired::of(driver, info.ordinal)),
+        residency_(Residency::of(driver, info.ordinal).join(sharers)) {}
   Status prepare();
   Connector connector_of(const Connection& connection) const;
   Result<device::Link> describe(const Connection& connection);
@@ -125,6 +139,8 @@ class CudaDevice {
   cuda::DeviceInfo info_;
   CudaGeometry geometry_;
   int sharers_;
+  cuda::Retired& retired_;
+  std::unique_ptr<Residency::Member> residency_;
   bool generates_ = false;
   std::unique_ptr<P2pLinks> links_;
   std::unique_ptr<Proxy> proxy_;

@@ -138,7 +138,8 @@ Status Communicator::Impl::meet(const UniqueId& unique_id, const Deadline& deadl
   THESEUS_TRY(BufferOwners::instance().serve());
   Result<Peer> own = describe_self(ordinal);
   if (!own.ok()) return own.status();
-  const std::string must_agree = "THESEUS_ALGO=" + settings::algo() + ";THESEUS_SCHEDULING=" + settings::scheduling();
+  const std::string must_agree = "THESEUS_ALGO=" + settings::algo() + ";THESEUS_SCHEDULING=" + settings::scheduling() +
+                                 ";THESEUS_FALLBACK=" + settings::fallback();
   Result<RendezvousResult> met = rendezvous(unique_id, rank, ranks, encode(*own), deadline, must_agree);
   if (!met.ok()) return met.status();
   id = met->communicator;

@@ -24,20 +24,24 @@ Status closed() { return Status::usage("the connections of this communicator are
 
 }  // namespace
 
-Proxy::Proxy(cuda::Driver& driver, std::unique_ptr<TcpLinks> links, uint32_t slot_bytes,
+Proxy::Proxy(cuda::Driver& driver, int device, std::unique_ptr<TcpLinks> links, uint32_t slot_bytes,
              std::function<void(const Status&)> on_failure)
-    : driver_(driver), links_(std::move(links)), slot_bytes_(slot_bytes), on_failure_(std::move(on_failure)) {}
+    : driver_(driver),
+      device_(device),
+      links_(std::move(links)),
+      slot_bytes_(slot_bytes),
+      on_failure_(std::move(on_failure)) {}
 
 Result<ProxyEnd*> Proxy::connect(const Connection& connection) {
   Wanted wanted{connection, nullptr, nullptr, {}};
   ProxyEnd* end = nullptr;
   if (connection.outgoing) {
-    Result<std::unique_ptr<ProxySender>> made = ProxySender::make(driver_, slot_bytes_);
+    Result<std::unique_ptr<ProxySender>> made = ProxySender::make(driver_, device_, slot_bytes_);
     if (!made.ok()) return made.status();
     wanted.sender = std::move(*made);
     end = wanted.sender.get();
   } else {
-    Result<std::unique_ptr<ProxyReceiver>> made = ProxyReceiver::make(driver_, slot_bytes_);
+    Result<std::unique_ptr<ProxyReceiver>> made = ProxyReceiver::make(driver_, device_, slot_bytes_);
     if (!made.ok()) return made.status();
     wanted.receiver = std::move(*made);
     end = wanted.receiver.get();

@@ -34,7 +34,7 @@ class Proxy {
  public:
   // `links` are open; `slot_bytes`: their longest message. `on_failure` is called once, on the proxy's thread, when a
   // connection is dead; afterwards nothing moves any more.
-  Proxy(cuda::Driver& driver, std::unique_ptr<TcpLinks> links, uint32_t slot_bytes,
+  Proxy(cuda::Driver& driver, int device, std::unique_ptr<TcpLinks> links, uint32_t slot_bytes,
         std::function<void(const Status&)> on_failure);
   // No kernel uses an end any more.
   ~Proxy() { stop(); }
@@ -71,6 +71,7 @@ class Proxy {
   bool settled() const;
 
   cuda::Driver& driver_;
+  const int device_;
   std::unique_ptr<TcpLinks> links_;
   const uint32_t slot_bytes_;
   const std::function<void(const Status&)> on_failure_;

@@ -3,6 +3,8 @@
 #include <cstring>
 #include <string>
 
+#include "drivers/cuda/retired.h"
+
 namespace theseus {
 namespace {
 
@@ -24,7 +26,8 @@ Result<void*> ProxyEnd::allocate(cuda::Driver& driver, uint32_t slot_bytes) {
   return memory;
 }
 
-ProxyEnd::ProxyEnd(cuda::Driver& driver, void* memory, uint32_t slot_bytes) : driver_(driver), memory_(memory) {
+ProxyEnd::ProxyEnd(cuda::Driver& driver, int device, void* memory, uint32_t slot_bytes)
+    : driver_(driver), device_(device), memory_(memory) {
   auto* const start = static_cast<uint8_t*>(memory);
   link_.taken = reinterpret_cast<device::U64*>(start);
   link_.posted = reinterpret_cast<device::U64*>(start + kPostedAt);
@@ -33,12 +36,16 @@ ProxyEnd::ProxyEnd(cuda::Driver& driver, void* memory, uint32_t slot_bytes) : dr
   link_.slot_count = kSlots;
 }
 
-ProxyEnd::~ProxyEnd() { (void)driver_.release_pinned(memory_); }
+ProxyEnd::~ProxyEnd() {
+  cuda::Retired::of(driver_, device_).add([&driver = driver_, memory = memory_] {
+    (void)driver.release_pinned(memory).ok();
+  });
+}
 
-Result<std::unique_ptr<ProxySender>> ProxySender::make(cuda::Driver& driver, uint32_t slot_bytes) {
+Result<std::unique_ptr<ProxySender>> ProxySender::make(cuda::Driver& driver, int device, uint32_t slot_bytes) {
   Result<void*> memory = allocate(driver, slot_bytes);
   if (!memory.ok()) return memory.status();
-  return std::unique_ptr<ProxySender>(new ProxySender(driver, *memory, slot_bytes));
+  return std::unique_ptr<ProxySender>(new ProxySender(driver, device, *memory, slot_bytes));
 }
 
 // A message is the port's as soon as it is copied, so the kernel may have its slot back.
@@ -65,10 +72,10 @@ Result<bool> ProxySender::advance() {
   return moved;
 }
 
-Result<std::unique_ptr<ProxyReceiver>> ProxyReceiver::make(cuda::Driver& driver, uint32_t slot_bytes) {
+Result<std::unique_ptr<ProxyReceiver>> ProxyReceiver::make(cuda::Driver& driver, int device, uint32_t slot_bytes) {
   Result<void*> memory = allocate(driver, slot_bytes);
   if (!memory.ok()) return memory.status();
-  return std::unique_ptr<ProxyReceiver>(new ProxyReceiver(driver, *memory, slot_bytes));
+  return std::unique_ptr<ProxyReceiver>(new ProxyReceiver(driver, device, *memory, slot_bytes));
 }
 
 Result<bool> ProxyReceiver::advance() {

@@ -39,8 +39,8 @@ class ProxyEnd {
  protected:
   // Pinned memory of one end, cleared.
   static Result<void*> allocate(cuda::Driver& driver, uint32_t slot_bytes);
-  // Takes the memory over.
-  ProxyEnd(cuda::Driver& driver, void* memory, uint32_t slot_bytes);
+  // Takes the memory over, and gives it back when no kernel of the device waits for others.
+  ProxyEnd(cuda::Driver& driver, int device, void* memory, uint32_t slot_bytes);
 
   uint8_t* slot() const { return link_.slots + slot_index() * link_.slot_bytes; }
   device::U64* word() const { return link_.posted + slot_index(); }
@@ -52,6 +52,7 @@ class ProxyEnd {
   uint64_t slot_index() const { return moved_ % link_.slot_count; }
 
   cuda::Driver& driver_;
+  const int device_;
   void* memory_;
   device::Link link_{};
   std::atomic<uint64_t> announced_{0};
@@ -60,7 +61,7 @@ class ProxyEnd {
 // Messages of kernels to a peer.
 class ProxySender final : public ProxyEnd {
  public:
-  static Result<std::unique_ptr<ProxySender>> make(cuda::Driver& driver, uint32_t slot_bytes);
+  static Result<std::unique_ptr<ProxySender>> make(cuda::Driver& driver, int device, uint32_t slot_bytes);
   // Before advance(); outlives it.
   void attach(SendPort* port) { port_ = port; }
   Result<bool> advance() override;
@@ -74,7 +75,7 @@ class ProxySender final : public ProxyEnd {
 // Messages of a peer to kernels.
 class ProxyReceiver final : public ProxyEnd {
  public:
-  static Result<std::unique_ptr<ProxyReceiver>> make(cuda::Driver& driver, uint32_t slot_bytes);
+  static Result<std::unique_ptr<ProxyReceiver>> make(cuda::Driver& driver, int device, uint32_t slot_bytes);
   void attach(RecvPort* port) { port_ = port; }
   Result<bool> advance() override;
 

@@ -73,7 +73,7 @@ class ProxyWorld {
  public:
   ProxyWorld(int ranks, int rails) : world_(ranks, rails, kSlotBytes, 8), failures_(static_cast<size_t>(ranks)) {
     for (int rank = 0; rank < ranks; ++rank) {
-      proxies_.push_back(std::make_unique<Proxy>(emulator(), std::move(world_.links[static_cast<size_t>(rank)]),
+      proxies_.push_back(std::make_unique<Proxy>(emulator(), 0, std::move(world_.links[static_cast<size_t>(rank)]),
                                                  kSlotBytes, [this, rank](const Status& why) {
                                                    failures_[static_cast<size_t>(rank)] = why;
                                                    abort_.store(true);
