@@ -122,12 +122,12 @@ _NOTES = {
     "ncclCommSuspend": "there is no GPU memory to give back; collectives are refused until `ncclCommResume`",
     "ncclCommMemStats": "all figures are of GPU memory: 0",
     "ncclCommRegister": "remembered; changes no speed (`ncclMemAlloc`'s memory is shared already)",
-    "ncclCommWindowRegister": "remembered; changes no speed",
-    "ncclMemAlloc": "memory that peers on the host map: no copy is needed for it",
+    "ncclCommWindowRegister": "on host memory remembered; on GPUs the real NCCL's, if all ranks have it",
+    "ncclMemAlloc": "memory that peers on the host map: no copy is needed for it; on GPUs the real NCCL's, if any",
     "ncclSetEncryption": "mode NONE only; `ncclInvalidUsage` else",
     "ncclCommCuDevice": "0, or the number given to `ncclCommInitAll`",
-    "ncclCommQueryProperties": "says that device API, multicast and RMA are not there",
-    "ncclTeamLsa": "a team of one: no kernel reaches another rank's memory",
+    "ncclCommQueryProperties": "on host memory: device API, multicast and RMA are not there",
+    "ncclTeamLsa": "on host memory a team of one: no kernel reaches another rank's memory",
     "ncclCommGrow": "blocking communicators, outside groups",
 }
 
@@ -160,8 +160,9 @@ def nccl_api_page() -> str:
         for macro, arguments in macro_calls(part, r"NCCL_FUNCTION(?:_WITHOUT_TWIN)?"):
             disposition, version, _, name = arguments[:4]
             counts[disposition] = counts.get(disposition, 0) + 1
-            note = reasons.get(name, otherwise) if disposition == "unsupported" else _NOTES.get(name, "")
-            noted |= {name} if disposition == "native" else set()
+            refused = disposition in ("unsupported", "forward")
+            note = reasons.get(name, otherwise) if refused else _NOTES.get(name, "")
+            noted |= set() if refused else {name}
             if macro.endswith("TWIN"):
                 note = "; ".join(filter(None, [note, "has no twin"]))
             rows.append([f"`{name}`", version_text(version), disposition, note])
@@ -174,9 +175,11 @@ def nccl_api_page() -> str:
         "NCCL's functions",
         "csrc/nccl_api/nccl_api.def",
         f"""`libnccl.so.2` exports {sum(counts.values())} functions ({total}), each but one with its twin `pnccl…`.
-*Native* functions work on host memory with NCCL's meaning. *Unsupported* ones return `ncclInvalidUsage`, and
-`ncclGetLastError` gives the reason in the last column. None is missing: a program that links against the newest NCCL
-links against this.""",
+*Native* functions work with NCCL's meaning. *Forward* are those that only the real NCCL has: where a communicator is
+on a GPU and the real NCCL is there they go to it, on host memory they are refused. *Either* is native, but what the
+real NCCL made (windows, and memory for them) goes back to it. *Unsupported* ones, and refused ones, return
+`ncclInvalidUsage`, and `ncclGetLastError` gives the reason in the last column. None is missing: a program that links
+against the newest NCCL links against this.""",
         *sections,
     )
 

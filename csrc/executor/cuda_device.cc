@@ -30,7 +30,7 @@ DeviceMemory& DeviceMemory::operator=(DeviceMemory&& other) noexcept {
 Result<DeviceMemory> DeviceMemory::allocate(cuda::Driver& driver, int device, size_t bytes) {
   DeviceMemory memory;
   if (bytes == 0) return memory;
-  Result<void*> allocated = driver.allocate(device, bytes);
+  Result<void*> allocated = cuda::Retired::of(driver, device).allocate(bytes);
   if (!allocated.ok()) return allocated.status();
   memory.driver_ = &driver;
   memory.device_ = device;
@@ -40,14 +40,13 @@ Result<DeviceMemory> DeviceMemory::allocate(cuda::Driver& driver, int device, si
 }
 
 void DeviceMemory::reset() {
-  // A failure is one of the device, and shows at the next call that can report it.
-  if (memory_ != nullptr) (void)driver_->release(device_, memory_);
+  if (memory_ != nullptr) cuda::Retired::of(*driver_, device_).add_memory(memory_);
   memory_ = nullptr;
   bytes_ = 0;
 }
 
 Result<std::unique_ptr<CudaDevice>> CudaDevice::open(cuda::Driver& driver, int ordinal, const CudaGeometry& geometry,
-                                                     std::unique_ptr<P2pLinks> links, int sharers) {
+                                                     std::unique_ptr<P2pLinks> links, const DeviceSharers& sharers) {
   Result<cuda::DeviceInfo> info = driver.device_info(ordinal);
   if (!info.ok()) return info.status();
   auto device = std::unique_ptr<CudaDevice>(new CudaDevice(driver, *info, geometry, sharers));
@@ -77,7 +76,10 @@ Status CudaDevice::prepare() {
 }
 
 CudaDevice::~CudaDevice() {
-  if (control_ != nullptr) (void)driver_.release_pinned(control_);
+  if (proxy_ != nullptr) proxy_->stop();
+  if (control_ != nullptr) {
+    retired_.add([&driver = driver_, control = control_] { (void)driver.release_pinned(control).ok(); });
+  }
   if (stream_ != nullptr) (void)driver_.destroy_stream(ordinal(), stream_);
 }
 
@@ -104,6 +106,7 @@ Result<DeviceMemory> CudaDevice::zeroed(size_t bytes) {
 // The receiver's block holds slots, lines and posted words; the sender's the count of what was taken.
 Result<device::Link> CudaDevice::describe(const Connection& connection) {
   if (links_ == nullptr) return Status::internal("one rank has no peers");
+  if (proxy_ != nullptr && !links_->is_local(connection.peer)) return describe_far(connection);
   Result<void*> own = links_->own_block(connection.peer, connection.channel);
   if (!own.ok()) return own.status();
   Result<void*> theirs = links_->peer_block(connection.peer, connection.channel);
@@ -121,8 +124,42 @@ Result<device::Link> CudaDevice::describe(const Connection& connection) {
   return link;
 }
 
+Result<device::Link> CudaDevice::describe_far(const Connection& connection) {
+  Result<ProxyEnd*> end = proxy_->connect(connection);
+  if (!end.ok()) return end.status();
+  far_[connector_of(connection)] = *end;
+  return (*end)->link();
+}
+
+// Rails are something between hosts.
+CudaDevice::Connector CudaDevice::connector_of(const Connection& connection) const {
+  const bool far = proxy_ != nullptr && !links_->is_local(connection.peer);
+  return {connection.outgoing, connection.peer, far ? connection.rail : 0, connection.channel};
+}
+
+ProxyEnd* CudaDevice::proxy_end(const Connection& connection) const {
+  const auto found = far_.find(connector_of(connection));
+  return found == far_.end() ? nullptr : found->second;
+}
+
+Status CudaDevice::announce(const std::vector<ProxyUse>& uses, uint64_t micro_batches, cuda::Stream stream) {
+  if (uses.empty()) return {};
+  Result<cuda::Capture> capture = driver_.capture(ordinal(), stream);
+  if (!capture.ok()) return capture.status();
+  if (capture->state == cuda::Capture::State::None) {
+    proxy_->announce(uses, micro_batches);
+    return {};
+  }
+  announcements_.push_back({proxy_.get(), uses, micro_batches});
+  const auto say = [](void* what) {
+    const auto& announcement = *static_cast<const Announcement*>(what);
+    announcement.proxy->announce(announcement.uses, announcement.micro_batches);
+  };
+  return driver_.call_host(ordinal(), stream, say, &announcements_.back());
+}
+
 Result<device::Link*> CudaDevice::link(const Connection& connection, bool& fresh) {
-  const Connector connector{connection.outgoing, connection.peer, connection.channel};
+  const Connector connector = connector_of(connection);
   const auto found = known_.find(connector);
   fresh = found == known_.end();
   if (!fresh) return found->second;

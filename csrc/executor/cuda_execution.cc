@@ -7,7 +7,11 @@ namespace theseus {
 
 CudaExecution::~CudaExecution() {
   cuda::Driver& driver = device_.driver();
-  for (const UnderWay& request : under_way_) (void)driver.destroy_event(device_.ordinal(), request.done);
+  for (const UnderWay& request : under_way_) {
+    let_go(request);
+    (void)driver.destroy_event(device_.ordinal(), request.done);
+  }
+  for (const UnderWay& request : captured_) let_go(request);
   for (const cuda::Event event : free_) (void)driver.destroy_event(device_.ordinal(), event);
 }
 
@@ -18,12 +22,27 @@ Result<cuda::Event> CudaExecution::take_event() {
   return event;
 }
 
+Status CudaExecution::admit(uint64_t blocks, uint64_t resident, cuda::Stream stream) {
+  THESEUS_TRY(device_.residency().admit(blocks, resident, stream, capturing_));
+  // From here on nothing that waits for the device may be called, before its peers have launched theirs.
+  device_.retired().begin_work();
+  ++launches_;
+  return {};
+}
+
+void CudaExecution::let_go(const UnderWay& request) {
+  if (request.done != nullptr) device_.residency().left(request.done);
+  for (int i = 0; i < request.launches; ++i) device_.retired().end_work();
+}
+
 Status CudaExecution::begin(cuda::Stream stream) {
-  if (under_way_.empty() || last_stream_ == stream) return {};
   Result<cuda::Capture> capture = device_.driver().capture(device_.ordinal(), stream);
   if (!capture.ok()) return capture.status();
+  capturing_ = capture->state != cuda::Capture::State::None;
+  // One handle stands for the default streams of all threads, where each has its own.
+  if (under_way_.empty() || (last_stream_ == stream && stream != cuda::per_thread_stream())) return {};
   // A captured request runs when its graph does: the user orders that.
-  if (capture->state == cuda::Capture::State::Active) return {};
+  if (capturing_) return {};
   return device_.driver().wait(device_.ordinal(), stream, under_way_.back().done);
 }
 
@@ -34,20 +53,20 @@ Status CudaExecution::end(cuda::Stream stream, ResourceTree::Lease lease, const 
     newest_peers_.clear();
     for (const Connection& connection : schedule.part->connections) newest_peers_.push_back(connection.peer);
   }
-  Result<cuda::Capture> capture = device_.driver().capture(device_.ordinal(), stream);
-  if (!capture.ok()) return capture.status();
-  if (capture->state != cuda::Capture::State::None) {
-    captured_.push_back({nullptr, std::move(lease)});
+  const int launches = std::exchange(launches_, 0);
+  if (capturing_) {
+    captured_.push_back({nullptr, std::move(lease), launches});
     return {};
   }
   Result<cuda::Event> done = take_event();
   Status recorded = done.ok() ? device_.driver().record(device_.ordinal(), *done, stream) : done.status();
   if (!recorded.ok()) {
     // Nothing tells when its kernels are done, so what they use stays to the end.
-    captured_.push_back({nullptr, std::move(lease)});
+    captured_.push_back({nullptr, std::move(lease), launches});
     return recorded;
   }
-  under_way_.push_back({*done, std::move(lease)});
+  under_way_.push_back({*done, std::move(lease), launches});
+  device_.residency().launched(*done);
   last_stream_ = stream;
   return {};
 }
@@ -73,8 +92,8 @@ Status CudaExecution::launch(const CudaCall& call, cuda::Stream stream) {
     request.scalar_at = call.scalar_at;
   }
   const CudaKernel* generated = range.generated != nullptr ? range.generated->get() : nullptr;
-  const uint64_t together = uint64_t{call.resources.schedule->blocks} * static_cast<uint64_t>(device_.sharers());
-  if (generated != nullptr && (request.scaling != device::Scaling::None || together > generated->resident)) {
+  if (generated != nullptr && (request.scaling != device::Scaling::None ||
+                               !device_.residency().fits(call.resources.schedule->blocks, generated->resident))) {
     generated = nullptr;
   }
   const CudaKernel& kernel = generated != nullptr ? *generated : *range.interpreter;
@@ -89,7 +108,11 @@ Status CudaExecution::launch(const CudaCall& call, cuda::Stream stream) {
   launch.parameters = &request;
   launch.parameter_bytes = sizeof request;
   launch.cooperative = device_.info().cooperative;
-  if (launch.grid > 0) THESEUS_TRY(device_.driver().launch(device_.ordinal(), launch));
+  if (launch.grid > 0) {
+    THESEUS_TRY(admit(launch.grid, kernel.resident, stream));
+    THESEUS_TRY(device_.announce(call.resources.links->proxied, request.micro_batches, stream));
+    THESEUS_TRY(device_.driver().launch(device_.ordinal(), launch));
+  }
   if (call.divide_by <= 1 || call.output_elements == 0) return {};
 
   Result<const CudaKernel*> divider = kernels_.division(call.binding.type);
@@ -111,6 +134,7 @@ Status CudaExecution::collect() {
     Result<bool> done = device_.driver().query(device_.ordinal(), under_way_.front().done);
     if (!done.ok()) return done.status();
     if (!*done) return {};
+    let_go(under_way_.front());
     free_.push_back(under_way_.front().done);
     under_way_.pop_front();
   }
@@ -125,7 +149,12 @@ Result<bool> CudaExecution::idle() {
 Status CudaExecution::settle() {
   Status status;
   if (!under_way_.empty()) status = device_.driver().synchronize(device_.ordinal(), under_way_.back().done);
-  for (UnderWay& request : under_way_) free_.push_back(request.done);
+  for (const UnderWay& request : under_way_) {
+    let_go(request);
+    free_.push_back(request.done);
+  }
+  for (const UnderWay& request : captured_) let_go(request);
+  device_.residency().forget_captured();
   under_way_.clear();
   captured_.clear();
   return status;

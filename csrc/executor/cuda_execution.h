@@ -52,8 +52,13 @@ class CudaExecution {
   struct UnderWay {
     cuda::Event done;
     ResourceTree::Lease lease;
+    int launches;  // of those that wait for other ranks
   };
   Result<cuda::Event> take_event();
+  // Before a launch whose TBs wait for those of other ranks.
+  Status admit(uint64_t blocks, uint64_t resident, cuda::Stream stream);
+  // The kernels of a request are done.
+  void let_go(const UnderWay& request);
 
   CudaDevice& device_;
   CudaKernels& kernels_;
@@ -61,6 +66,8 @@ class CudaExecution {
   std::vector<UnderWay> captured_;  // graphs may run them again and again, so these stay
   std::vector<cuda::Event> free_;
   std::optional<cuda::Stream> last_stream_;  // of the newest request that is under way
+  bool capturing_ = false;                   // between begin() and end()
+  int launches_ = 0;                         // likewise
   mutable std::mutex newest_mutex_;          // of what follows: fault() is called from any thread
   std::string newest_plan_;
   std::vector<int> newest_peers_;  // by connection

@@ -1,16 +1,19 @@
-// Operations that THESEUS_FALLBACK hands to the real NCCL, on a communicator of its own beside each of ours.
+// What the real NCCL does instead of us, on a communicator of its own beside each of ours: operations that
+// THESEUS_FALLBACK names (the same on all ranks: compared when they meet), and what only it has (forward.h).
 //
-// The twin is made when the first such operation comes, which every rank of the communicator takes part in; where
-// SendRecv is among them, in which few ranks do, when the communicator is made. In a group these operations run at its
-// end, after ours. Its handle never leaves this file.
+// The twin is made when the first call comes that every rank of the communicator makes; where SendRecv is in
+// THESEUS_FALLBACK, which few ranks take part in, when the communicator is made. In a group these calls run at its end,
+// after ours, in one group of the real NCCL's.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "nccl_api/groups.h"
 #include "nccl_api/include/nccl.h"
+#include "nccl_api/real_nccl.h"
 #include "runtime/communicator.h"
 
 namespace theseus::nccl_api {
@@ -37,10 +40,20 @@ struct ForwardedCall {
   cudaStream_t stream = nullptr;
 };
 
-// Runs it now, or at the end of the open group.
+// One call of a communicator's for its twin.
+struct ForTwin {
+  const char* function;
+  bool everyone = false;  // every rank of the communicator makes it, so the twin can be made for it
+  std::function<Status(const RealNccl&, ncclComm_t twin)> run;
+  std::function<void()> after = {};      // once it was done, in a group at its end
+  std::function<Status()> without = {};  // instead, where all ranks found that they have no twin; empty: it fails
+};
+
+// Each runs now, or at the end of the open group.
+ncclResult_t give_to_twin(Communicator* communicator, ForTwin call);
 ncclResult_t forward(Communicator* communicator, const ForwardedCall& call);
 
-// At the outermost end of a group: runs what forward() kept, or forgets it where `run` is false, since ours failed.
+// At the outermost end of a group: runs what was kept for it, or forgets it where `run` is false, since ours failed.
 Status end_forwarded_group(bool run);
 
 // Makes the twins that are needed before the first call (SendRecv), for communicators that are ready.

@@ -1,4 +1,4 @@
-// Why a function is not offered, for ncclGetLastError.
+// Why a function is not offered here, for ncclGetLastError: never, or (those that are `forward`) on host memory.
 #include <cstring>
 #include <string>
 #include <string_view>

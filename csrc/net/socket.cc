@@ -303,6 +303,11 @@ Result<Fd> Socket::recv_descriptor(void* data, size_t bytes, const Deadline& dea
   return received;
 }
 
+bool Socket::ended() const {
+  pollfd waiting{fd(), POLLRDHUP, 0};
+  return poll(&waiting, 1, 0) > 0 && (waiting.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) != 0;
+}
+
 bool Socket::peer_is_same_user() const {
   ucred peer{};
   socklen_t length = sizeof peer;

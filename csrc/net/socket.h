@@ -52,6 +52,8 @@ class Socket {
   Status send_descriptor(int descriptor, const void* data, size_t bytes, const Deadline& deadline) const;
   // Receives exactly `bytes` bytes and the descriptor that came with the first of them. RemoteError where none came.
   Result<Fd> recv_descriptor(void* data, size_t bytes, const Deadline& deadline) const;
+  // Whether the peer has closed, or is gone. What it sent before may still be there to read.
+  bool ended() const;
   // Whether the process at the other end of this Unix socket runs under our effective user id.
   bool peer_is_same_user() const;
 

@@ -1,11 +1,13 @@
 #include "runtime/communicator.h"
 
+#include <algorithm>
 #include <cstring>
 #include <thread>
 #include <unordered_set>
 
 #include "base/env.h"
 #include "base/fork.h"
+#include "drivers/cuda/retired.h"
 #include "net/rendezvous.h"
 #include "runtime/group.h"
 #include "runtime/impl.h"
@@ -504,6 +506,13 @@ Explanation Communicator::explain(Collective collective, size_t count, DataType 
   return explanation;
 }
 
+const CommId& Communicator::id() const { return impl_->id; }
+
+bool Communicator::on_gpu() const {
+  if (impl_->phase.load(std::memory_order_acquire) == Phase::Joining || impl_->device == nullptr) return false;
+  return !impl_->device->device().driver().emulated();
+}
+
 std::vector<std::string> Communicator::describe_peers() const {
   std::vector<std::string> lines;
   for (size_t rank = 0; rank < impl_->peers.size(); ++rank) {
@@ -522,7 +531,7 @@ Result<void*> mem_alloc(size_t bytes) {
   if (*driver == nullptr) return SharedMemory::allocate(bytes);
   Result<int> device = (*driver)->current_device();
   if (!device.ok()) return device.status();
-  return (*driver)->allocate(*device, bytes);
+  return cuda::Retired::of(**driver, *device).allocate(bytes);
 }
 
 Status mem_free(void* pointer) {
@@ -531,10 +540,12 @@ Status mem_free(void* pointer) {
   if (*driver == nullptr) return SharedMemory::free(pointer);
   Result<cuda::PointerInfo> info = (*driver)->pointer_info(pointer);
   if (!info.ok()) return info.status();
-  if (info->kind != cuda::PointerKind::Device || info->base != pointer) {
-    return Status::argument("this is no memory that ncclMemAlloc gave");
+  cuda::Retired& retired = cuda::Retired::of(**driver, std::max(info->ordinal, 0));
+  if (info->kind != cuda::PointerKind::Device || info->base != pointer || retired.holds(pointer)) {
+    return Status::argument("this is no memory that ncclMemAlloc gave, or it was freed before");
   }
-  return (*driver)->release(info->ordinal, pointer);
+  retired.add_memory(pointer);
+  return {};
 }
 
 }  // namespace theseus

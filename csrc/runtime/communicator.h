@@ -139,6 +139,10 @@ class Communicator {
 
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }
+  // The same on all ranks and on no other communicator, once this one is ready; zero with one rank.
+  const CommId& id() const;
+  // Whether its buffers are a real GPU's, config().device. False until it is ready.
+  bool on_gpu() const;
   bool blocking() const { return config_.blocking; }
   const CommConfig& config() const { return config_; }
 

@@ -22,13 +22,16 @@ Result<int> device_of_thread() {
 
 namespace {
 
-int sharers_of(const std::vector<Peer>& peers, const Topology& topology, int rank) {
-  if (peers.empty()) return 1;
+DeviceSharers sharers_of(const CommId& communicator, const std::vector<Peer>& peers, const Topology& topology,
+                         int rank) {
+  if (peers.empty()) return {};
   const auto own = static_cast<size_t>(rank);
-  int sharers = 0;
+  DeviceSharers sharers{communicator, 0, 0};
   for (size_t other = 0; other < peers.size(); ++other) {
     const bool here = topology.host_of_rank[other] == topology.host_of_rank[own];
-    if (here && peers[other].device_uuid == peers[own].device_uuid) ++sharers;
+    if (!here || peers[other].device_uuid != peers[own].device_uuid) continue;
+    ++sharers.ranks;
+    if (peers[other].process == peers[own].process) ++sharers.here;
   }
   return sharers;
 }
@@ -54,6 +57,8 @@ Result<std::unique_ptr<DeviceRank>> DeviceRank::open(const CommId& communicator,
   if (*driver == nullptr) return std::unique_ptr<DeviceRank>();
   CudaGeometry geometry;
   if (slot_bytes != 0) geometry.slot_bytes = static_cast<uint32_t>(slot_bytes);
+  // Both ends of a connection speak one protocol, and the proxy's only knows slots.
+  if (summary_of(topology).hosts > 1) geometry.lines = 0;
   std::unique_ptr<P2pLinks> links;
   if (!peers.empty()) {
     std::vector<P2pPeer> others;
@@ -67,7 +72,7 @@ Result<std::unique_ptr<DeviceRank>> DeviceRank::open(const CommId& communicator,
     links = std::move(*opened);
   }
   Result<std::unique_ptr<CudaDevice>> device =
-      CudaDevice::open(**driver, ordinal, geometry, std::move(links), sharers_of(peers, topology, rank));
+      CudaDevice::open(**driver, ordinal, geometry, std::move(links), sharers_of(communicator, peers, topology, rank));
   if (!device.ok()) return device.status();
   auto made = std::make_unique<DeviceRank>();
   made->device_ = std::move(*device);
@@ -80,6 +85,20 @@ Result<std::unique_ptr<DeviceRank>> DeviceRank::open(const CommId& communicator,
 }
 
 DeviceRank::~DeviceRank() = default;
+
+void DeviceRank::use_network(std::unique_ptr<TcpLinks> network, std::function<void(const Status&)> on_failure) {
+  device_->use_proxy(std::make_unique<Proxy>(device_->driver(), device_->ordinal(), std::move(network),
+                                             device_->geometry().slot_bytes, std::move(on_failure)));
+}
+
+Status DeviceRank::flush(const Deadline& deadline) {
+  return device_->proxy() == nullptr ? Status() : device_->proxy()->flush(deadline);
+}
+
+void DeviceRank::close() {
+  (void)execution_->settle();
+  if (device_->proxy() != nullptr) device_->proxy()->stop();
+}
 
 // A kernel that follows a pointer into ordinary memory takes the whole process down with it.
 Status DeviceRank::check_buffers(const CollectiveCall& call, const BufferShape& shape) const {

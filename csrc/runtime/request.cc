@@ -150,6 +150,12 @@ Result<ResolvedOp> Communicator::Impl::check(const CollectiveCall& call) {
   THESEUS_TRY(check_call(call, rank, ranks, shape));
   Result<ResolvedOp> op = reduces(call.collective) ? resolve(call.op, call.type) : ResolvedOp{};
   if (device != nullptr && call.count > 0) THESEUS_TRY(device->check_buffers(call, shape));
+  // Its calls are queued by a thread of ours, whose default stream is another one.
+  if (device != nullptr && !self->blocking() && call.stream == cuda::per_thread_stream()) {
+    return Status::usage(
+        "a non-blocking communicator does not take the per-thread default stream: name a stream, or make the "
+        "communicator blocking");
+  }
   if (call.plan != 0 && op.ok()) {
     if (plans == nullptr) return Status::usage("this communicator is still joining, and has loaded no plan");
     THESEUS_TRY(plans->check_loaded(call, lies_in_place(call, shape), op->scaled));

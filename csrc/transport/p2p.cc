@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 
 #include "base/env.h"
+#include "drivers/cuda/retired.h"
 #include "net/process_server.h"
 
 namespace theseus {
@@ -27,8 +29,12 @@ class P2pLinks::Inbox {
  public:
   Inbox(cuda::Driver& driver, int device, int rank, int ranks, size_t block_bytes)
       : driver_(driver), device_(device), rank_(rank), ranks_(ranks), block_bytes_(block_bytes) {}
+  // What a peer has mapped stays until it closes the connection by which it asked for it, or its process ends: nobody
+  // waits for that.
   ~Inbox() {
-    for (void* memory : allocations_) (void)driver_.release(device_, memory);
+    for (size_t i = 0; i < allocations_.size(); ++i) {
+      cuda::Retired::of(driver_, device_).add_memory(allocations_[i], held_by(i));
+    }
     if (stream_ != nullptr) (void)driver_.destroy_stream(device_, stream_);
   }
 
@@ -87,6 +93,13 @@ class P2pLinks::Inbox {
     return answer;
   }
 
+  // The connection of a peer that was answered: open as long as the peer has the allocation mapped.
+  void keep(uint64_t allocation, Socket socket) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(importers_, [](const auto& each) { return each.second->ended(); });
+    importers_.emplace_back(allocation, std::make_shared<Socket>(std::move(socket)));
+  }
+
   size_t bytes() const {
     const std::lock_guard lock(mutex_);
     return blocks_.size() * block_bytes_;
@@ -94,9 +107,22 @@ class P2pLinks::Inbox {
   int device() const { return device_; }
 
  private:
+  std::function<bool()> held_by(uint64_t allocation) const {
+    std::vector<std::shared_ptr<Socket>> sockets;
+    for (const auto& [which, socket] : importers_)
+      if (which == allocation) sockets.push_back(socket);
+    if (sockets.empty()) return {};
+    return [sockets] {
+      return !std::all_of(sockets.begin(), sockets.end(), [](const auto& socket) { return socket->ended(); });
+    };
+  }
+
   Status add(const std::vector<Channel>& channels) {
-    Result<void*> memory = driver_.allocate(device_, channels.size() * block_bytes_);
-    if (!memory.ok()) return memory.status();
+    Result<void*> memory = cuda::Retired::of(driver_, device_).allocate(channels.size() * block_bytes_);
+    if (!memory.ok()) {
+      return Status(memory.status().code(), "no room on the GPU for " + std::to_string(channels.size()) +
+                                                " connections: " + memory.status().message());
+    }
     Status cleared = driver_.fill(device_, *memory, 0, channels.size() * block_bytes_, stream_);
     if (cleared.ok()) cleared = driver_.synchronize(device_, stream_);
     if (!cleared.ok()) {
@@ -116,7 +142,8 @@ class P2pLinks::Inbox {
   cuda::Stream stream_ = nullptr;
   mutable std::mutex mutex_;
   std::vector<void*> allocations_;
-  std::map<Channel, std::pair<uint64_t, uint64_t>> blocks_;  // allocation, offset
+  std::map<Channel, std::pair<uint64_t, uint64_t>> blocks_;              // allocation, offset
+  std::vector<std::pair<uint64_t, std::shared_ptr<Socket>>> importers_;  // by allocation
 
  public:
   // Inboxes of this process, by communicator and rank. Never destroyed: communicators may end after main().
@@ -159,7 +186,8 @@ Result<std::unique_ptr<P2pLinks>> P2pLinks::open(const CommId& communicator, int
     const Deadline deadline = Deadline::after(1);
     // What cannot be sent is missed by who asked: its own deadline tells.
     if (!socket.send_all(&answer, sizeof answer, deadline).ok()) return;
-    (void)socket.send_all(message.data(), message.size(), deadline).ok();
+    if (!socket.send_all(message.data(), message.size(), deadline).ok()) return;
+    if (answer.code == 0) inbox->keep(answer.allocation, std::move(socket));
   };
   (*server)->register_handler(communicator, Purpose::DeviceMemory, rank, serve);
   return links;
@@ -175,7 +203,12 @@ P2pLinks::~P2pLinks() {
     const std::lock_guard lock(directory.mutex);
     directory.inboxes.erase({communicator_.high, communicator_.low, rank_});
   }
-  for (const auto& [key, base] : imported_) (void)driver_.release_import(device_, base);
+  for (auto& [key, import] : imported_) {
+    // The owner may free its memory once the connection has ended, so that goes last.
+    cuda::Retired::of(driver_, device_).add([&driver = driver_, device = device_, import = import] {
+      (void)driver.release_import(device, import.base).ok();
+    });
+  }
 }
 
 Status P2pLinks::check(int peer) const {
@@ -185,9 +218,8 @@ Status P2pLinks::check(int peer) const {
   }
   const P2pPeer& other = peers_[static_cast<size_t>(peer)];
   if (other.local) return {};
-  return Status::usage("rank " + std::to_string(peer) + " is on another host (" + other.host_name +
-                       "): device memory does not travel between hosts yet; use THESEUS_DEVICE=host there, or keep the "
-                       "communicator inside a host");
+  return Status::internal("rank " + std::to_string(peer) + " is on another host (" + other.host_name +
+                          "), where kernels of this one reach no memory");
 }
 
 Result<void*> P2pLinks::own_block(int peer, int channel) {
@@ -246,16 +278,14 @@ Result<void*> P2pLinks::take_between(int peer, int channel) {
     return Status::internal(whose + " comes in blocks of " + std::to_string(answer.block_bytes) + " bytes, not " +
                             std::to_string(block_bytes_) + " (mixed versions?)");
   }
-  void*& base = imported_[{peer, answer.allocation}];
-  if (base == nullptr) {
+  const std::pair<int, uint64_t> key{peer, answer.allocation};
+  auto known = imported_.find(key);
+  if (known == imported_.end()) {
     Result<void*> imported = driver_.import_memory(device_, answer.handle);
-    if (!imported.ok()) {
-      imported_.erase({peer, answer.allocation});
-      return imported.status();
-    }
-    base = *imported;
+    if (!imported.ok()) return imported.status();
+    known = imported_.emplace(key, Import{*imported, std::make_shared<Socket>(std::move(*socket))}).first;
   }
-  return static_cast<uint8_t*>(base) + answer.offset;
+  return static_cast<uint8_t*>(known->second.base) + answer.offset;
 }
 
 size_t P2pLinks::bytes() const { return inbox_->bytes(); }

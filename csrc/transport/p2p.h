@@ -5,8 +5,10 @@
 // handle, which the watch thread answers, so that nobody waits for a peer's own thread. Blocks of channel 0 are one
 // allocation made at open(); those of other channels are made when either end first asks.
 //
-// A block that was handed out inside the process stays as long as either end holds it. Exported ones stay until the
-// owner's P2pLinks end: kernels touch a peer's block only in requests that the peer takes part in.
+// A block stays as long as either end holds it: inside the process by a count, between processes by the connection on
+// which it was asked for. Who imported it closes that after the mapping, as does the kernel for a process that ends;
+// the owner, once its P2pLinks have ended, gives the memory back when it next looks (cuda::Retired), and waits for
+// nobody.
 #pragma once
 
 #include <cstddef>
@@ -21,6 +23,7 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "drivers/cuda/api.h"
+#include "net/socket.h"
 
 namespace theseus {
 
@@ -40,11 +43,13 @@ class P2pLinks {
   P2pLinks(const P2pLinks&) = delete;
   P2pLinks& operator=(const P2pLinks&) = delete;
 
-  // This rank's block for `peer`, zero when it is new. InvalidUsage: a peer on another host.
+  // This rank's block for `peer`, zero when it is new. InternalError: a peer on another host.
   Result<void*> own_block(int peer, int channel);
   // The block that `peer` has for this rank, as this rank's device sees it.
   Result<void*> peer_block(int peer, int channel);
 
+  // Whether `peer` is on this host: the others have no blocks here.
+  bool is_local(int peer) const { return peers_[static_cast<size_t>(peer)].local; }
   size_t block_bytes() const { return block_bytes_; }
   // Of blocks that lie here.
   size_t bytes() const;
@@ -52,6 +57,10 @@ class P2pLinks {
  private:
   class Inbox;
   using Channel = std::pair<int, int>;  // peer, channel
+  struct Import {
+    void* base;
+    std::shared_ptr<Socket> owner;  // tells it, by its end, that the mapping is gone
+  };
 
   P2pLinks(const CommId& communicator, int rank, cuda::Driver& driver, int device, std::vector<P2pPeer> peers,
            size_t block_bytes);
@@ -66,9 +75,9 @@ class P2pLinks {
   std::vector<P2pPeer> peers_;
   size_t block_bytes_;
   std::shared_ptr<Inbox> inbox_;
-  std::map<Channel, void*> known_;                      // of peers
-  std::map<int, std::shared_ptr<Inbox>> held_;          // of peers in this process
-  std::map<std::pair<int, uint64_t>, void*> imported_;  // by peer and number of the allocation
+  std::map<Channel, void*> known_;                       // of peers
+  std::map<int, std::shared_ptr<Inbox>> held_;           // of peers in this process
+  std::map<std::pair<int, uint64_t>, Import> imported_;  // by peer and number of the allocation
 };
 
 }  // namespace theseus

@@ -1,10 +1,12 @@
-"""Two ranks, as threads, whose library hands operations to another NCCL (THESEUS_FALLBACK). Run by test_fallback.py,
-since settings are read once a process: FOLDER CASE. The other NCCL fills what it receives with MARK.
+"""Two ranks, as threads, whose library hands operations to another NCCL. Run by test_fallback.py, since settings are
+read once a process: FOLDER CASE. The other NCCL fills what it receives with MARK. Cases named gpu_ run on fake GPUs.
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -227,6 +229,203 @@ def case_non_blocking() -> None:
         nccl.check(nccl.ncclCommAbort(comm))
 
     run_as_threads(RANKS, rank_main)
+
+
+def case_two_groupings() -> None:
+    """One thread calls on two communicators in a group, the other one after the other: nobody waits for ever."""
+    ids = [nccl.unique_id() for _ in range(2)]
+
+    def rank_main(rank: int) -> None:
+        comms = [join(unique_id, rank) for unique_id in ids]
+        outs = [np.zeros(COUNT, "uint8") for _ in comms]
+        if rank == 0:
+            nccl.check(nccl.ncclGroupStart())
+        for comm, out in zip(comms, outs, strict=True):
+            nccl.check(nccl.ncclAllReduce(pointer(ONES), pointer(out), size(COUNT), UINT8, SUM, comm, None))
+        if rank == 0:
+            nccl.check(nccl.ncclGroupEnd())
+        for comm, out in zip(comms, outs, strict=True):
+            from_the_other(out)
+            nccl.check(nccl.ncclCommDestroy(comm))
+
+    run_as_threads(RANKS, rank_main)
+
+
+def case_settings_differ() -> None:
+    """Another process, whose setting is another one: neither rank gets a communicator. Both say who has which."""
+    comm = ctypes.c_void_p()
+    if len(sys.argv) > 3:
+        unique_id, rank = UniqueId.from_buffer_copy(bytes.fromhex(sys.argv[3])), 1
+    else:
+        unique_id, rank = nccl.unique_id(), 0
+        command = [sys.executable, *sys.argv, bytes(unique_id).hex()]
+        other = subprocess.Popen(command, env=os.environ | {"THESEUS_FALLBACK": "AllGather"})
+    words = ("THESEUS_FALLBACK=AllReduce", "THESEUS_FALLBACK=AllGather", "rank 0", "rank 1")
+    nccl.refused(nccl.ncclCommInitRank(ctypes.byref(comm), RANKS, unique_id, rank), 5, *words)
+    assert rank == 1 or other.wait(60) == 0
+
+
+# ---- On fake GPUs
+
+
+def current_device() -> int:
+    """The calling thread's, as the fake driver has it."""
+    device = ctypes.c_int(-1)
+    assert ctypes.CDLL("libcuda.so.1").cuCtxGetDevice(ctypes.byref(device)) == 0
+    return device.value
+
+
+def choose_device(device: int) -> None:
+    """What cudaSetDevice does."""
+    assert ctypes.CDLL("libcuda.so.1").cuCtxSetCurrent(ctypes.c_void_p(device + 1)) == 0
+
+
+def gpu_ranks(body: Callable[[ctypes.c_void_p, int], None]) -> None:
+    """Rank 0 on GPU 1, rank 1 on GPU 3; the threads then work with GPU 0."""
+    unique_id = nccl.unique_id()
+
+    def rank_main(rank: int) -> None:
+        choose_device(1 + 2 * rank)
+        comm = join(unique_id, rank)
+        choose_device(0)
+        body(comm, rank)
+        nccl.check(nccl.ncclCommDestroy(comm))
+        assert current_device() == 0
+
+    run_as_threads(RANKS, rank_main)
+
+
+class Memory:
+    """Memory of ncclMemAlloc."""
+
+    def __init__(self, bytes: int = 4096) -> None:
+        """Allocate."""
+        self.at, self.bytes = ctypes.c_void_p(), bytes
+        nccl.check(nccl.ncclMemAlloc(ctypes.byref(self.at), size(bytes)))
+
+    def register(self, comm: ctypes.c_void_p) -> ctypes.c_void_p:
+        """Make a window of it; in a group it is there at the end."""
+        window = ctypes.c_void_p()
+        nccl.check(nccl.ncclCommWindowRegister(comm, self.at, size(self.bytes), ctypes.byref(window), 1))
+        return window
+
+    def free(self) -> None:
+        """Give it back."""
+        nccl.check(nccl.ncclMemFree(self.at))
+
+
+def case_gpu_operations() -> None:
+    """An operation of THESEUS_FALLBACK."""
+
+    def body(comm: ctypes.c_void_p, rank: int) -> None:
+        code, out = all_reduce(comm)
+        nccl.check(code)
+        from_the_other(out)
+
+    gpu_ranks(body)
+
+
+def case_gpu_init_all() -> None:
+    """One thread that drives two GPUs."""
+    comms, devices = (ctypes.c_void_p * RANKS)(), (ctypes.c_int * RANKS)(2, 1)
+    choose_device(3)
+    nccl.check(nccl.ncclCommInitAll(comms, RANKS, devices))
+    memory = [Memory() for _ in range(RANKS)]
+    windows = [ctypes.c_void_p() for _ in range(RANKS)]
+    nccl.check(nccl.ncclGroupStart())
+    for comm, each, window in zip(comms, memory, windows, strict=True):
+        given = (ctypes.c_void_p(comm), each.at, size(4096), ctypes.byref(window), 1)
+        nccl.check(nccl.ncclCommWindowRegister(*given))
+    assert not any(window.value for window in windows)
+    nccl.check(nccl.ncclGroupEnd())
+    for comm, window in zip(comms, windows, strict=True):
+        assert window.value is not None
+        nccl.check(nccl.ncclCommWindowDeregister(ctypes.c_void_p(comm), window))
+        nccl.check(nccl.ncclCommDestroy(ctypes.c_void_p(comm)))
+    for each in memory:
+        each.free()
+    assert current_device() == 3
+
+
+def case_gpu_windows() -> None:
+    """Windows, one-sided transfers and the device API: each handle goes back to who made it."""
+
+    def body(comm: ctypes.c_void_p, rank: int) -> None:
+        early = nccl.ncclSignal(1 - rank, 0, 0, 0, comm, None)
+        nccl.refused(early, 5, "ncclSignal", "ncclCommWindowRegister")
+        memory, found, made = Memory(), ctypes.c_void_p(), ctypes.c_int()
+        window = memory.register(comm)
+        nccl.check(nccl.ncclWinGetUserPtr(comm, window, ctypes.byref(found)))
+        assert found.value == memory.at.value
+        nccl.check(nccl.ncclGetPeerDevicePointer(window, size(16), 1, ctypes.byref(found)))
+        assert found.value is not None and memory.at.value is not None and found.value == memory.at.value + 17
+        put = (pointer(ONES), size(8), UINT8, 1 - rank, window, size(64), 0, 0, 0, comm, ctypes.c_void_p(STREAM))
+        nccl.check(nccl.ncclPutSignal(*put))
+        nccl.check(nccl.ncclSignal(1 - rank, 0, 0, 0, comm, None))
+        assert nccl.ncclTeamLsa(comm).ranks == RANKS
+        nccl.check(nccl.ncclDevCommCreate(comm, None, ctypes.byref(made)))
+        assert made.value == MARK
+        nccl.check(nccl.ncclDevCommDestroy(comm, ctypes.byref(made)))
+        nccl.refused(nccl.ncclDevCommDestroy(comm, ctypes.byref(made)), 4, "devComm")
+        nccl.refused(nccl.ncclWaitSignal(0, None, comm, None), 5, "ncclWaitSignal", "THESEUS_NCCL")
+        nccl.check(nccl.ncclCommWindowDeregister(comm, window))
+        nccl.refused(nccl.ncclCommWindowDeregister(comm, window), 4, "win")
+        nccl.refused(nccl.ncclPutSignal(*put), 4, "window")
+        stale = ctypes.c_void_p(1)
+        nccl.refused(nccl.ncclGetPeerDevicePointer(stale, size(0), 0, ctypes.byref(found)), 4, "window")
+        memory.free()
+        nccl.refused(nccl.ncclMemFree(ctypes.c_void_p(STREAM)), 4)
+
+    gpu_ranks(body)
+
+
+def case_gpu_foreign_windows() -> None:
+    """A window of one communicator's is none of another's."""
+    ids = [nccl.unique_id() for _ in range(2)]
+
+    def rank_main(rank: int) -> None:
+        choose_device(rank)
+        first, second = (join(unique_id, rank) for unique_id in ids)
+        memory = Memory()
+        window = memory.register(first)
+        memory.register(second)
+        put = (pointer(ONES), size(8), UINT8, 1 - rank, window, size(64), 0, 0, 0, second, None)
+        nccl.refused(nccl.ncclPutSignal(*put), 4, "window")
+        nccl.refused(nccl.ncclCommWindowDeregister(second, window), 4, "win")
+        nccl.check(nccl.ncclCommDestroy(first))
+        nccl.refused(nccl.ncclCommWindowDeregister(second, window), 4, "win")
+        nccl.check(nccl.ncclCommDestroy(second))
+        memory.free()
+
+    run_as_threads(RANKS, rank_main)
+
+
+def case_gpu_without() -> None:
+    """No other NCCL: windows are remembered as on the host, the device API is refused with the way out."""
+
+    def body(comm: ctypes.c_void_p, rank: int) -> None:
+        memory, found = Memory(), ctypes.c_void_p()
+        window = memory.register(comm)
+        nccl.check(nccl.ncclWinGetUserPtr(comm, window, ctypes.byref(found)))
+        assert found.value == memory.at.value
+        nccl.refused(nccl.ncclDevCommCreate(comm, None, ctypes.byref(found)), 2, "rank 0", "THESEUS_NCCL")
+        nccl.refused(nccl.ncclGetPeerDevicePointer(window, size(0), 0, ctypes.byref(found)), 4, "window")
+        nccl.check(nccl.ncclCommWindowDeregister(comm, window))
+        memory.free()
+
+    gpu_ranks(body)
+
+
+def case_gpu_errors() -> None:
+    """The other NCCL's errors come with its words."""
+
+    def body(comm: ctypes.c_void_p, rank: int) -> None:
+        memory, window = Memory(), ctypes.c_void_p()
+        code = nccl.ncclCommWindowRegister(comm, memory.at, size(4096), ctypes.byref(window), 1)
+        nccl.refused(code, 1, "ncclCommWindowRegister", "fake cuda error", "the fake's last error", "2.30.7")
+        memory.free()
+
+    gpu_ranks(body)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
-"""THESEUS_FALLBACK: operations of ours that another NCCL does. A fake one tells what it was asked; where NVIDIA's is
-installed (or named in THESEUS_TEST_NCCL), its answers on a machine without a GPU are compared with ours.
+"""What another NCCL does for us: operations of THESEUS_FALLBACK, and on GPUs what only it has (nccl_api.def: forward).
+
+A fake one tells what it was asked, and a fake driver stands for the GPUs; where NVIDIA's is installed (or named in
+THESEUS_TEST_NCCL), its answers on a machine without a GPU are compared with ours.
 """
 
 from __future__ import annotations
@@ -22,8 +24,16 @@ def compile_fake(folder: Path, version: int = 23007) -> Path:
     folder.mkdir(exist_ok=True)
     library = folder / "libnccl.so.2"
     flags = ["-O1", "-fPIC", "-shared", "-Wl,-soname,libnccl.so.2", f"-DVERSION={version}"]
-    subprocess.run(["cc", *flags, str(HERE / "fake_nccl.c"), "-o", str(library)], check=True)
+    subprocess.run(["cc", *flags, str(HERE / "fake_nccl.c"), "-pthread", "-ldl", "-o", str(library)], check=True)
     return library
+
+
+def compile_driver(folder: Path) -> Path:
+    """Build the fake libcuda.so.1; returns its folder."""
+    folder.mkdir(exist_ok=True)
+    flags = ["-O1", "-fPIC", "-shared", "-Wl,-soname,libcuda.so.1", "-pthread"]
+    subprocess.run(["cc", *flags, str(HERE / "fake_driver.c"), "-o", str(folder / "libcuda.so.1")], check=True)
+    return folder
 
 
 class Runner:
@@ -44,8 +54,15 @@ class Runner:
         done = subprocess.run(command, env=environment | settings, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
         calls = self.log.read_text().splitlines()
-        assert not [call for call in calls if call.startswith("FOREIGN")], calls
+        assert not [call for call in calls if call.startswith(("FOREIGN", "STUCK"))], calls
         return calls
+
+    def on_gpus(self, case: str, *arguments: str, fallback: str = "", **settings: str) -> list[str]:
+        """Run a case on fake GPUs."""
+        settings.setdefault("THESEUS_NCCL", str(compile_fake(self.folder / "fake")))
+        driver = str(compile_driver(self.folder / "driver"))
+        given = {"THESEUS_DEVICE": "cuda", "LD_LIBRARY_PATH": driver} | settings
+        return self(f"gpu_{case}", *arguments, fallback=fallback, **given)
 
 
 @pytest.fixture
@@ -165,6 +182,70 @@ def test_its_errors_are_reported(run: Runner) -> None:
     run("refused", "1", "ncclAllReduce", *words, FAKE_NCCL_FAIL="ncclAllReduce")
     run("refused", "1", "ncclCommInitRank", *words, FAKE_NCCL_FAIL="ncclCommInitRank")
     run("async_error", FAKE_NCCL_FAIL="ncclCommGetAsyncError")
+
+
+def test_grouped_here_and_not_there(run: Runner) -> None:
+    """Twins are made communicator by communicator, in the order of the calls, whatever is grouped."""
+    calls = counted(run("two_groupings"))
+    assert calls["ncclCommInitRank"] == calls["ncclAllReduce"] == 4
+
+
+def test_settings_differ(run: Runner) -> None:
+    """THESEUS_FALLBACK is compared when ranks meet: otherwise one would wait for the other here, the other there."""
+    assert run("settings_differ") == []
+
+
+# ---- On GPUs
+
+
+def test_gpu_operations(run: Runner) -> None:
+    """Each rank's twin is made, used and ended on the rank's own device, whatever the thread works with."""
+    calls = run.on_gpus("operations", fallback="AllReduce")
+    for rank, device in ((0, 1), (1, 3)):
+        for name in ("ncclCommInitRank", "ncclAllReduce", "ncclCommDestroy"):
+            first = next(call for call in calls if call.startswith(f"{name} rank={rank}"))
+            assert first.endswith(f" device={device}"), calls
+
+
+def test_gpu_windows(run: Runner) -> None:
+    """Device API, windows and one-sided transfers reach the other NCCL with their arguments, and what it made."""
+    calls = run.on_gpus("windows")
+    assert counted(calls)["ncclCommInitRank"] == 2
+    for rank in range(2):
+        assert f"ncclCommWindowRegister rank={rank} bytes=4096 flags=1 device={1 + 2 * rank}" in calls
+        put = (
+            f"ncclPutSignal rank={rank} count=8 type=1 peer={1 - rank} offset=64 signal=0 context=0 flags=0 stream=4096"
+        )
+        assert put in calls
+        assert f"ncclDevCommDestroy rank={rank} its=1" in calls
+    wanted = {"ncclMemAlloc": 2, "ncclMemFree": 2, "ncclCommWindowDeregister": 2, "ncclSignal": 2}
+    assert {name: counted(calls)[name] for name in wanted} == wanted
+
+
+def test_gpu_windows_of_one_thread(run: Runner) -> None:
+    """Windows called for in a group are made in one group there, at its end."""
+    calls = run.on_gpus("init_all")
+    for rank, device in ((0, 2), (1, 1)):
+        made = next(call for call in calls if call.startswith(f"ncclCommInitRank rank={rank}"))
+        assert made.endswith(f" device={device}")
+    registered = [number for number, call in enumerate(calls) if call.startswith("ncclCommWindowRegister")]
+    between = calls[registered[0] : registered[1]]
+    assert len(registered) == 2 and "ncclGroupEnd" not in between
+
+
+def test_gpu_handles_are_not_mixed(run: Runner) -> None:
+    """A window goes to the twin that made it, or nowhere."""
+    assert "ncclPutSignal" not in counted(run.on_gpus("foreign_windows"))
+
+
+def test_gpu_without_the_other(run: Runner, tmp_path: Path) -> None:
+    """All ranks alike do without it."""
+    assert run.on_gpus("without", THESEUS_NCCL=str(tmp_path / "nowhere.so")) == []
+
+
+def test_gpu_errors(run: Runner) -> None:
+    """What the other NCCL says is passed on."""
+    run.on_gpus("errors", FAKE_NCCL_FAIL="ncclCommWindowRegister")
 
 
 # ---- NVIDIA's own

@@ -5,7 +5,7 @@
 // - Every method may be called from any thread. A device is named by its ordinal, never by a "current context" that
 //   the caller would have to restore; each call leaves the calling thread's context as it was.
 // - Work on a stream is asynchronous and in order; copies and fills included. A null Stream is the legacy default
-//   stream of the device named.
+//   stream of the device named: it and the streams that users make without cudaStreamNonBlocking wait for each other.
 // - Pointers are unified: a device pointer is a void* that means the same to all devices of a process that may reach
 //   each other. Only the emulator's may be followed by the host.
 // - Failure is Code::UnhandledCudaError with the driver's own text where the driver failed, InvalidArgument or
@@ -29,6 +29,11 @@ using Stream = struct StreamObject*;
 using Event = struct EventObject*;
 using Module = struct ModuleObject*;
 using Function = struct FunctionObject*;
+
+// CUDA's names for two streams that nobody creates: the legacy default stream, which a null Stream is too, and the
+// default stream of the calling thread, which is another one on each thread.
+inline Stream legacy_stream() { return reinterpret_cast<Stream>(uintptr_t{1}); }
+inline Stream per_thread_stream() { return reinterpret_cast<Stream>(uintptr_t{2}); }
 
 struct DeviceInfo {
   int ordinal = 0;

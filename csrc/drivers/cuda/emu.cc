@@ -24,13 +24,15 @@ EmulatorOptions EmulatorOptions::from_settings() {
 Emulator::Emulator(EmulatorOptions options)
     : options_(std::move(options)), memory_(options_.devices, options_.memory_bytes), crashed_(options_.devices) {
   arm_fork_guard();
-  for (int device = 0; device < options_.devices; ++device) null_streams_.push_back(new_stream(device));
+  for (int device = 0; device < options_.devices; ++device)
+    null_streams_.push_back(new_stream(device, /*blocking=*/false));
 }
 
 Emulator::~Emulator() {
   std::lock_guard lock(mutex_);
   for (const auto& stream : null_streams_) stream->close();
   for (const auto& [handle, stream] : streams_) stream->close();
+  for (const auto& [thread, stream] : thread_streams_) stream->close();
 }
 
 Status Emulator::check(int device) const {
@@ -82,15 +84,20 @@ Status Emulator::enable_peer(int device, int peer) {
   if (!can) return can.status();
   if (*can) return {};
   return cuda_error("peer access refused: device " + std::to_string(device) + " cannot reach the memory of device " +
-                    std::to_string(peer) + "; host memory has to carry it");
+                    std::to_string(peer) + "; choose devices that do");
 }
 
 Result<void*> Emulator::allocate(int device, size_t bytes) {
   THESEUS_TRY(check(device));
   if (faults_.takes_allocation())
     return cuda_error("out of memory: " + std::to_string(bytes) + " bytes asked for on device " +
-                      std::to_string(device) + ", 0 free");
+                      std::to_string(device) + ", 0 free; THESEUS_EMU_MEMORY gives it more");
   return memory_.allocate(device, bytes);
+}
+
+Result<void*> Emulator::allocate_managed(int device, size_t bytes) {
+  THESEUS_TRY(check(device));
+  return memory_.allocate_managed(device, bytes);
 }
 
 Status Emulator::release(int device, void* memory) {
@@ -104,7 +111,8 @@ Status Emulator::release(int device, void* memory) {
 Result<void*> Emulator::allocate_pinned(size_t bytes) {
   THESEUS_TRY(check_not_forked());
   if (faults_.takes_allocation())
-    return cuda_error("out of memory: " + std::to_string(bytes) + " bytes of pinned memory");
+    return cuda_error("out of memory: " + std::to_string(bytes) +
+                      " bytes of pinned memory; the host's limit is 'ulimit -l'");
   return memory_.allocate_pinned(bytes);
 }
 
@@ -157,6 +165,8 @@ Status Emulator::release_import(int device, void* base) {
 
 Result<KernelCompiler*> Emulator::compiler() {
   THESEUS_TRY(check_not_forked());
+  if (faults_.takes_compiler())
+    return cuda_error("kernels need a compiler, and none was found; name one in THESEUS_EMU_COMPILER");
   std::lock_guard lock(mutex_);
   if (compiler_ == nullptr) {
     Result<std::unique_ptr<EmuCompiler>> made = EmuCompiler::make(options_.compiler, options_.compiler_flags);

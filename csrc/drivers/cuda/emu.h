@@ -8,7 +8,9 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "drivers/cuda/api.h"
@@ -45,6 +47,11 @@ class Emulator final : public Driver {
   Status begin_capture(int device, Stream stream);
   Result<std::shared_ptr<EmuGraph>> end_capture(int device, Stream stream);
   Status replay(int device, const std::shared_ptr<EmuGraph>& graph, Stream stream);
+
+  // Also as a user would make them: a stream that the legacy default stream waits for, and that waits for it
+  // (cudaStreamCreate), and memory that host and devices share (cudaMallocManaged).
+  Result<Stream> create_blocking_stream(int device);
+  Result<void*> allocate_managed(int device, size_t bytes);
 
   bool emulated() const override { return true; }
   int device_count() const override { return options_.devices; }
@@ -108,7 +115,12 @@ class Emulator final : public Driver {
   Result<std::shared_ptr<TimedEvent>> find(Event event);
   Result<std::shared_ptr<const EmuFunction>> find(int device, Function function);
   std::vector<std::shared_ptr<EmuStream>> streams_of(int device);
-  std::shared_ptr<EmuStream> new_stream(int device);
+  std::shared_ptr<EmuStream> new_stream(int device, bool blocking);
+  Result<Stream> add_stream(int device, bool blocking);
+  std::shared_ptr<EmuStream> stream_of_thread(int device);
+  // Queues work as CUDA orders streams: the legacy default stream first waits for what blocking streams have so far,
+  // and they for what it has.
+  Status submit(const std::shared_ptr<EmuStream>& on, EmuWork work);
   Status check_launch(const EmuFunction& function, const Launch& launch) const;
 
   const EmulatorOptions options_;
@@ -120,6 +132,7 @@ class Emulator final : public Driver {
   std::mutex mutex_;
   std::vector<std::shared_ptr<EmuStream>> null_streams_;  // by device
   std::unordered_map<Stream, std::shared_ptr<EmuStream>> streams_;
+  std::map<std::pair<std::thread::id, int>, std::shared_ptr<EmuStream>> thread_streams_;  // by thread and device
   std::unordered_map<Event, std::shared_ptr<TimedEvent>> events_;
   std::unordered_map<Module, std::shared_ptr<EmuModule>> modules_;
   std::unordered_map<Function, std::shared_ptr<const EmuFunction>> functions_;

@@ -15,6 +15,8 @@ class EmulatorFaults {
   // The next `count` calls fail, after `after` that do not.
   void fail_allocations(int after, int count) { allocations_.arm(after, count); }
   void fail_launches(int after, int count) { launches_.arm(after, count); }
+  // As if there were no compiler for kernels.
+  void fail_compilers(int after, int count) { compilers_.arm(after, count); }
   // As if a kernel had crashed: the next launch on `device` is taken and does nothing; from the time it would have run,
   // every call on the device fails.
   void crash_next_kernel(int device);
@@ -26,6 +28,7 @@ class EmulatorFaults {
   // For the emulator.
   bool takes_allocation() { return allocations_.takes(); }
   bool takes_launch() { return launches_.takes(); }
+  bool takes_compiler() { return compilers_.takes(); }
   bool takes_crash(int device);
   std::chrono::microseconds delay(int device) const;
   bool peers_refused(int a, int b) const;
@@ -44,6 +47,7 @@ class EmulatorFaults {
 
   Countdown allocations_;
   Countdown launches_;
+  Countdown compilers_;
   mutable std::mutex mutex_;
   std::set<int> crashes_;
   std::set<std::pair<int, int>> refused_;

@@ -76,17 +76,22 @@ Status EmuMemory::map_new(Allocation allocation, void** memory) {
   return {};
 }
 
-Result<void*> EmuMemory::allocate(int device, size_t bytes) {
+Result<void*> EmuMemory::allocate(int device, size_t bytes) { return allocate_as(Origin::Allocated, device, bytes); }
+Result<void*> EmuMemory::allocate_managed(int device, size_t bytes) {
+  return allocate_as(Origin::Managed, device, bytes);
+}
+
+Result<void*> EmuMemory::allocate_as(Origin origin, int device, size_t bytes) {
   if (bytes == 0) return Status::argument("cannot allocate 0 bytes of device memory");
   std::lock_guard lock(mutex_);
   if (bytes > limit_ - used_[device]) {
     return cuda_error("out of memory: " + std::to_string(bytes) + " bytes asked for on device " +
                       std::to_string(device) + ", " + std::to_string(limit_ - used_[device]) + " of " +
-                      std::to_string(limit_) + " free");
+                      std::to_string(limit_) + " free; THESEUS_EMU_MEMORY gives it more");
   }
   const uint64_t mapped = (bytes + kPage - 1) / kPage * kPage;
   void* memory = nullptr;
-  THESEUS_TRY(map_new({Origin::Allocated, device, bytes, mapped, Fd(), 0, 0}, &memory));
+  THESEUS_TRY(map_new({origin, device, bytes, mapped, Fd(), 0, 0}, &memory));
   used_[device] += bytes;
   return memory;
 }
@@ -104,7 +109,9 @@ Status EmuMemory::remove(void* memory, Origin origin, int device, const char* ma
   if (memory == nullptr) return {};
   std::lock_guard lock(mutex_);
   const auto found = allocations_.find(reinterpret_cast<uintptr_t>(memory));
-  if (found == allocations_.end() || found->second.origin != origin)
+  const bool managed =
+      origin == Origin::Allocated && found != allocations_.end() && found->second.origin == Origin::Managed;
+  if (found == allocations_.end() || (found->second.origin != origin && !managed))
     return Status::argument(hex(memory) + " did not come from " + maker + ", or was released before");
   Allocation& allocation = found->second;
   if (device >= 0 && allocation.device != device) {
@@ -141,9 +148,11 @@ PointerInfo EmuMemory::find(const void* pointer) {
   const auto found = containing(pointer);
   if (found == allocations_.end()) return {};
   const auto& [base, allocation] = *found;
-  const bool device = allocation.origin == Origin::Allocated || allocation.origin == Origin::Imported;
-  return {device ? PointerKind::Device : PointerKind::Pinned, allocation.device, reinterpret_cast<void*>(base),
-          allocation.bytes, allocation.origin == Origin::Allocated};
+  PointerKind kind = PointerKind::Pinned;
+  if (allocation.origin == Origin::Allocated || allocation.origin == Origin::Imported) kind = PointerKind::Device;
+  if (allocation.origin == Origin::Managed) kind = PointerKind::Managed;
+  return {kind, allocation.device, reinterpret_cast<void*>(base), allocation.bytes,
+          allocation.origin == Origin::Allocated};
 }
 
 Status EmuMemory::check_range(const void* pointer, size_t bytes) {

@@ -22,6 +22,8 @@ class EmuMemory {
   ~EmuMemory();
 
   Result<void*> allocate(int device, size_t bytes);
+  Result<void*> allocate_managed(int device, size_t bytes);
+  // Of either kind.
   Status release(int device, void* memory);
   Result<void*> allocate_pinned(size_t bytes);
   Status release_pinned(void* memory);
@@ -39,7 +41,7 @@ class EmuMemory {
   Status release_import(int device, void* base);
 
  private:
-  enum class Origin { Allocated, Pinned, Registered, Imported };
+  enum class Origin { Allocated, Managed, Pinned, Registered, Imported };
   struct Allocation {
     Origin origin;
     int device;
@@ -54,6 +56,7 @@ class EmuMemory {
   Allocations::iterator containing(const void* pointer);
   Status remove(void* memory, Origin origin, int device, const char* maker);
   Status map_new(Allocation allocation, void** memory);
+  Result<void*> allocate_as(Origin origin, int device, size_t bytes);
 
   std::mutex mutex_;
   Allocations allocations_;

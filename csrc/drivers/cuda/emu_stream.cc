@@ -73,6 +73,21 @@ void EmuStream::submit(EmuWork work) {
   changed_.notify_all();
 }
 
+uint64_t EmuStream::mark() const {
+  std::lock_guard lock(mutex_);
+  return finished_ >= submitted_ ? 0 : submitted_;
+}
+
+void EmuStream::wait_for(uint64_t mark) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return finished_ >= mark; });
+}
+
+Status EmuStream::refuse_capture_of(const char* call) {
+  std::lock_guard lock(mutex_);
+  return refuse_capture(call);
+}
+
 Status EmuStream::refuse_capture(const char* call) {
   if (graph_ == nullptr) return {};
   std::lock_guard graph_lock(graph_->mutex);

@@ -54,19 +54,26 @@ class EmuEvent {
 
 class EmuStream : public std::enable_shared_from_this<EmuStream> {
  public:
-  // `before` runs before each piece of work: faults.
-  EmuStream(int device, EmuWork before) : device_(device), before_(std::move(before)) {}
+  // `before` runs before each piece of work: faults. `blocking`: see Emulator::submit().
+  EmuStream(int device, bool blocking, EmuWork before)
+      : device_(device), blocking_(blocking), before_(std::move(before)) {}
   // Starts the thread, which lives until close() was called and the queue is empty.
   void start(EmuThreads& threads);
   void close();
 
   int device() const { return device_; }
+  bool blocking() const { return blocking_; }
   void submit(EmuWork work);
+  // How much was submitted so far, 0 where all of it is done; and waiting for that much, in another stream's thread.
+  uint64_t mark() const;
+  void wait_for(uint64_t mark);
   // InvalidUsage under capture, which it spoils, as CUDA's does.
   Status synchronize();
   Result<bool> query();
 
   std::shared_ptr<EmuGraph> graph() const;
+  // InvalidUsage where the stream is under capture, which is spoilt: `call` cannot be part of it.
+  Status refuse_capture_of(const char* call);
   Status begin_capture(std::shared_ptr<EmuGraph> graph);
   void leave_capture();
 
@@ -75,6 +82,7 @@ class EmuStream : public std::enable_shared_from_this<EmuStream> {
   Status refuse_capture(const char* call);
 
   const int device_;
+  const bool blocking_;
   const EmuWork before_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;

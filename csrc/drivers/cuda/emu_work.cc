@@ -20,8 +20,8 @@ struct Parameters {
 
 }  // namespace
 
-std::shared_ptr<EmuStream> Emulator::new_stream(int device) {
-  auto stream = std::make_shared<EmuStream>(device, [this, device] {
+std::shared_ptr<EmuStream> Emulator::new_stream(int device, bool blocking) {
+  auto stream = std::make_shared<EmuStream>(device, blocking, [this, device] {
     const auto delay = faults_.delay(device);
     if (delay.count() > 0) std::this_thread::sleep_for(delay);
   });
@@ -32,7 +32,8 @@ std::shared_ptr<EmuStream> Emulator::new_stream(int device) {
 Result<std::shared_ptr<EmuStream>> Emulator::find(int device, Stream stream) {
   THESEUS_TRY(check(device));
   std::lock_guard lock(mutex_);
-  if (stream == nullptr) return null_streams_[device];
+  if (stream == nullptr || stream == legacy_stream()) return null_streams_[device];
+  if (stream == per_thread_stream()) return stream_of_thread(device);
   const auto found = streams_.find(stream);
   if (found == streams_.end()) return Status::argument("not a stream of the emulator, or destroyed before");
   if (found->second->device() != device) {
@@ -40,6 +41,13 @@ Result<std::shared_ptr<EmuStream>> Emulator::find(int device, Stream stream) {
                             std::to_string(device));
   }
   return found->second;
+}
+
+// The caller holds the lock.
+std::shared_ptr<EmuStream> Emulator::stream_of_thread(int device) {
+  std::shared_ptr<EmuStream>& stream = thread_streams_[{std::this_thread::get_id(), device}];
+  if (stream == nullptr) stream = new_stream(device, /*blocking=*/true);
+  return stream;
 }
 
 Result<std::shared_ptr<Emulator::TimedEvent>> Emulator::find(Event event) {
@@ -55,14 +63,38 @@ std::vector<std::shared_ptr<EmuStream>> Emulator::streams_of(int device) {
   std::vector<std::shared_ptr<EmuStream>> result{null_streams_[device]};
   for (const auto& [handle, stream] : streams_)
     if (stream->device() == device) result.push_back(stream);
+  for (const auto& [thread, stream] : thread_streams_)
+    if (stream->device() == device) result.push_back(stream);
   return result;
+}
+
+Status Emulator::submit(const std::shared_ptr<EmuStream>& on, EmuWork work) {
+  const std::shared_ptr<EmuStream>& legacy = null_streams_[static_cast<size_t>(on->device())];
+  const auto after = [&on](const std::shared_ptr<EmuStream>& other) {
+    if (const uint64_t mark = other->mark(); mark > 0) on->submit([other, mark] { other->wait_for(mark); });
+  };
+  if (on == legacy) {
+    for (const auto& stream : streams_of(on->device())) {
+      if (!stream->blocking()) continue;
+      THESEUS_TRY(stream->refuse_capture_of("make the default stream wait for"));
+      after(stream);
+    }
+  } else if (on->blocking() && on->graph() == nullptr) {
+    after(legacy);
+  }
+  on->submit(std::move(work));
+  return {};
 }
 
 // --- streams
 
-Result<Stream> Emulator::create_stream(int device, Priority) {
+Result<Stream> Emulator::create_stream(int device, Priority) { return add_stream(device, /*blocking=*/false); }
+
+Result<Stream> Emulator::create_blocking_stream(int device) { return add_stream(device, /*blocking=*/true); }
+
+Result<Stream> Emulator::add_stream(int device, bool blocking) {
   THESEUS_TRY(check(device));
-  std::shared_ptr<EmuStream> stream = new_stream(device);
+  std::shared_ptr<EmuStream> stream = new_stream(device, blocking);
   const auto handle = reinterpret_cast<Stream>(stream.get());
   std::lock_guard lock(mutex_);
   streams_.emplace(handle, std::move(stream));
@@ -70,7 +102,8 @@ Result<Stream> Emulator::create_stream(int device, Priority) {
 }
 
 Status Emulator::destroy_stream(int device, Stream stream) {
-  if (stream == nullptr) return Status::argument("the default stream cannot be destroyed");
+  if (stream == nullptr || stream == legacy_stream() || stream == per_thread_stream())
+    return Status::argument("a default stream cannot be destroyed");
   Result<std::shared_ptr<EmuStream>> found = find(device, stream);
   if (!found) return found.status();
   (*found)->close();
@@ -124,10 +157,9 @@ Result<std::shared_ptr<EmuGraph>> Emulator::end_capture(int device, Stream strea
 Status Emulator::replay(int device, const std::shared_ptr<EmuGraph>& graph, Stream stream) {
   Result<std::shared_ptr<EmuStream>> found = find(device, stream);
   if (!found) return found.status();
-  (*found)->submit([graph] {
+  return submit(*found, [graph] {
     for (const EmuWork& work : graph->work) work();
   });
-  return {};
 }
 
 // --- events
@@ -160,8 +192,7 @@ Status Emulator::record(int device, Event event, Stream stream) {
                             std::to_string(device));
   }
   const uint64_t record = (*found)->event.record((*on)->graph());
-  (*on)->submit([event = *found, record] { event->event.reach(record); });
-  return {};
+  return submit(*on, [event = *found, record] { event->event.reach(record); });
 }
 
 Status Emulator::wait(int device, Stream stream, Event event) {
@@ -175,8 +206,7 @@ Status Emulator::wait(int device, Stream stream, Event event) {
   if (last.record == 0) return {};
   if ((*on)->graph() != nullptr)
     return Status::usage("a captured stream cannot wait for an event that was recorded outside of the capture");
-  (*on)->submit([event = *found, record = last.record] { event->event.wait_for(record); });
-  return {};
+  return submit(*on, [event = *found, record = last.record] { event->event.wait_for(record); });
 }
 
 Status Emulator::synchronize(int device, Event event) {
@@ -219,7 +249,7 @@ Status Emulator::copy(int device, void* to, const void* from, size_t bytes, Stre
   if (!on) return on.status();
   THESEUS_TRY(memory_.check_range(to, bytes));
   THESEUS_TRY(memory_.check_range(from, bytes));
-  (*on)->submit([to, from, bytes] { std::memmove(to, from, bytes); });
+  THESEUS_TRY(submit(*on, [to, from, bytes] { std::memmove(to, from, bytes); }));
   const bool pageable =
       memory_.find(to).kind == PointerKind::Unregistered || memory_.find(from).kind == PointerKind::Unregistered;
   // The caller may free memory that is not pinned as soon as this returns.
@@ -232,15 +262,13 @@ Status Emulator::fill(int device, void* memory, uint8_t value, size_t bytes, Str
   if (memory_.find(memory).kind == PointerKind::Unregistered)
     return Status::argument("cannot fill ordinary host memory on a device");
   THESEUS_TRY(memory_.check_range(memory, bytes));
-  (*on)->submit([memory, value, bytes] { std::memset(memory, value, bytes); });
-  return {};
+  return submit(*on, [memory, value, bytes] { std::memset(memory, value, bytes); });
 }
 
 Status Emulator::call_host(int device, Stream stream, void (*call)(void*), void* argument) {
   Result<std::shared_ptr<EmuStream>> on = find(device, stream);
   if (!on) return on.status();
-  (*on)->submit([call, argument] { call(argument); });
-  return {};
+  return submit(*on, [call, argument] { call(argument); });
 }
 
 Status Emulator::check_launch(const EmuFunction& function, const Launch& launch) const {
@@ -266,15 +294,13 @@ Status Emulator::launch(int device, const Launch& launch) {
   THESEUS_TRY(check_launch(**found, launch));
   if (faults_.takes_launch()) return cuda_error("the launch of kernel '" + (*found)->name + "' failed");
   if (faults_.takes_crash(device)) {
-    (*on)->submit([this, device] { crashed_[device].store(true, std::memory_order_release); });
-    return {};
+    return submit(*on, [this, device] { crashed_[device].store(true, std::memory_order_release); });
   }
   auto parameters = std::make_shared<Parameters>();
   std::memcpy(parameters->bytes, launch.parameters, launch.parameter_bytes);
-  (*on)->submit([this, function = *found, parameters, launch] {
+  return submit(*on, [this, function = *found, parameters, launch] {
     run_grid(threads_, {function->entry, parameters->bytes, launch.grid, launch.block, launch.shared_bytes});
   });
-  return {};
 }
 
 // --- modules

@@ -95,6 +95,10 @@ Result<std::unique_ptr<NvrtcCompiler>> NvrtcCompiler::find(int driver_version) {
                  newer->path_.c_str());
     return newer;
   }
+  return none(driver_version);
+}
+
+Status NvrtcCompiler::none(int driver_version) {
   const int major = driver_version / 1000;
   return cuda_error(
       "kernels need NVRTC, and none was found in this process, its Python packages, the loader's path or "

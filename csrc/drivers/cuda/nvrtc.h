@@ -32,6 +32,9 @@ class NvrtcCompiler final : public KernelCompiler {
   // last. `driver_version`: 12040 is CUDA 12.4. UnhandledCudaError that names the places and what to install.
   static Result<std::unique_ptr<NvrtcCompiler>> find(int driver_version);
 
+  // What find() says where there is none.
+  static Status none(int driver_version);
+
   // A cubin for the device's sm; where this NVRTC does not know it yet, PTX for the newest that it knows.
   Result<KernelImage> compile(const KernelSource& source, const DeviceInfo& device) override;
   std::string identity(const DeviceInfo& device) const override;

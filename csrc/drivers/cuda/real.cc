@@ -144,7 +144,8 @@ Status RealDriver::enable_peer(int device, int peer) {
   if (!*can) {
     return {Code::UnhandledCudaError, "peer access refused: device " + std::to_string(device) +
                                           " cannot reach the memory of device " + std::to_string(peer) +
-                                          " ('nvidia-smi topo -p2p r' shows why); host memory has to carry it"};
+                                          " ('nvidia-smi topo -p2p r' shows why); choose devices that do, or "
+                                          "THESEUS_FALLBACK=all, which leaves it to the real NCCL"};
   }
   Result<CUcontext> peers = context(peer);
   if (!peers) return peers.status();
@@ -167,7 +168,9 @@ Result<void*> RealDriver::allocate(int device, size_t bytes) {
   if (answer != kCudaOutOfMemory) return result("allocate device memory", answer);
   return Status(Code::UnhandledCudaError, "out of memory: " + std::to_string(bytes) + " bytes asked for on device " +
                                               std::to_string(device) + ", " + std::to_string(free) + " of " +
-                                              std::to_string(total) + " free");
+                                              std::to_string(total) +
+                                              " free; nvidia-smi shows who holds the rest, and THESEUS_SLOT_BYTES "
+                                              "lowers what a connection takes");
 }
 
 Status RealDriver::release(int device, void* memory) {

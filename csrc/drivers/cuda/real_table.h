@@ -32,6 +32,8 @@ enum : CUresult {
   kCudaStubLibrary = 34,
   kCudaNoDevice = 100,
   kCudaInvalidContext = 201,
+  kCudaNoBinaryForGpu = 209,
+  kCudaUnsupportedPtx = 222,
   kCudaNotFound = 500,
   kCudaNotReady = 600,
   kCudaPeerAccessAlreadyEnabled = 704,

@@ -148,7 +148,18 @@ Result<Module> RealDriver::load(int device, const KernelImage& image) {
   THESEUS_TRY(check(device));
   THESEUS_TRY(check_image(image));
   CUmodule module = nullptr;
-  THESEUS_TRY(call(device, "load a module", table_.cuModuleLoadData, &module, static_cast<const void*>(image.data())));
+  CUresult answer = kCudaSuccess;
+  THESEUS_TRY(call(device, "load a module", [&] {
+    answer = table_.cuModuleLoadData(&module, static_cast<const void*>(image.data()));
+    return answer == kCudaNoBinaryForGpu || answer == kCudaUnsupportedPtx ? kCudaSuccess : answer;
+  }));
+  if (answer != kCudaSuccess) {
+    const std::string version = std::to_string(table_.version / 1000);
+    return table_.error("device " + std::to_string(device) + " does not load a kernel: it was compiled by an NVRTC " +
+                            "of another CUDA than the driver's " + version +
+                            "; update the driver, or name an NVRTC of CUDA " + version + " in THESEUS_NVRTC",
+                        answer);
+  }
   return reinterpret_cast<Module>(module);
 }
 

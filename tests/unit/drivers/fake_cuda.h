@@ -94,11 +94,13 @@ inline void add_devices(DriverTable& table) {
 
 inline CUresult pointer_attributes(unsigned count, int* numbers, void** values, CUdeviceptr address) {
   const PointerInfo info = *device().pointer_info(at(address));
-  const bool on_device = info.kind == PointerKind::Device;
+  const bool managed = info.kind == PointerKind::Managed;
+  const bool on_device = managed || info.kind == PointerKind::Device;
   for (unsigned i = 0; i < count; ++i) {
     const uint64_t value = numbers[i] == 2    ? (on_device                          ? 2
                                                  : info.kind == PointerKind::Pinned ? 1
                                                                                     : 0)
+                           : numbers[i] == 8  ? managed
                            : numbers[i] == 9  ? static_cast<uint64_t>(info.ordinal)
                            : numbers[i] == 10 ? info.exportable
                            : numbers[i] == 11 ? reinterpret_cast<uint64_t>(info.base)

@@ -122,7 +122,32 @@ TEST_F(OverFakeCuda, RefusedPeersAreNamed) {
   fake::device().faults().refuse_peers(2, 3);
   const Status refused = driver.enable_peer(2, 3);
   EXPECT_EQ(refused.code(), Code::UnhandledCudaError);
-  EXPECT_NE(refused.message().find("device 2"), std::string::npos) << refused.message();
+  for (const char* word : {"peer access refused", "device 2", "device 3", "nvidia-smi topo", "THESEUS_FALLBACK"})
+    EXPECT_NE(refused.message().find(word), std::string::npos) << refused.message();
+}
+
+// What another NVRTC made, or a driver that is older than it thinks, shows when the kernel is loaded.
+TEST_F(OverFakeCuda, AKernelOfAnotherCudaIsNamed) {
+  static CUresult answer = kCudaSuccess;
+  DriverTable table = fake::table();
+  table.cuModuleLoadData = [](CUmodule*, const void*) { return answer; };
+  RealDriver other(table, 1);
+  const std::string text = ".version 99.0";
+  const KernelImage image(text.c_str(), text.c_str() + text.size() + 1);
+  for (const CUresult wrong : {kCudaUnsupportedPtx, kCudaNoBinaryForGpu}) {
+    answer = wrong;
+    const Status refused = other.load(0, image).status();
+    EXPECT_EQ(refused.code(), Code::UnhandledCudaError);
+    for (const char* word : {"device 0", "NVRTC", "driver's 12", "THESEUS_NVRTC"})
+      EXPECT_NE(refused.message().find(word), std::string::npos) << refused.message();
+  }
+}
+
+TEST_F(OverFakeCuda, OutOfMemoryIsNamed) {
+  const Status refused = driver.allocate(1, size_t{1} << 40).status();
+  EXPECT_EQ(refused.code(), Code::UnhandledCudaError);
+  for (const char* word : {"out of memory", "1099511627776 bytes", "device 1", "1000 of", "nvidia-smi"})
+    EXPECT_NE(refused.message().find(word), std::string::npos) << refused.message();
 }
 
 TEST_F(OverFakeCuda, CapturesAreSeen) {
