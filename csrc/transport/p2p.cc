@@ -120,8 +120,8 @@ class P2pLinks::Inbox {
   Status add(const std::vector<Channel>& channels) {
     Result<void*> memory = cuda::Retired::of(driver_, device_).allocate(channels.size() * block_bytes_);
     if (!memory.ok()) {
-      return Status(memory.status().code(), "no room on the GPU for " + std::to_string(channels.size()) +
-                                                " connections: " + memory.status().message());
+      return Status(memory.status().code(), "no room on the GPU for connections (" + std::to_string(channels.size()) +
+                                                "): " + memory.status().message());
     }
     Status cleared = driver_.fill(device_, *memory, 0, channels.size() * block_bytes_, stream_);
     if (cleared.ok()) cleared = driver_.synchronize(device_, stream_);

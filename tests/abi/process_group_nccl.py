@@ -341,16 +341,29 @@ def case_training(me: Rank) -> None:
 # ---- Failures
 
 
-def fails(me: Rank, *words: str) -> None:
-    """One all_reduce, which raises an error that holds these words."""
+def exchange(me: Rank) -> None:
+    """Send to the next rank and receive from the one before, in one batch."""
+    after, before = (me.rank + 1) % me.ranks, (me.rank - 1) % me.ranks
+    out = me.room(1000)
+    both = [dist.P2POp(dist.isend, me.mine(1000), after), dist.P2POp(dist.irecv, out, before)]
+    for work in dist.batch_isend_irecv(both):
+        work.wait()
+    check(out, me.values(before, 1000))
+
+
+def fails(me: Rank, *words: str, what: str = "collective") -> None:
+    """One all_reduce, or one batch of point-to-point calls, which raises an error that holds these words."""
     try:
-        dist.all_reduce(me.mine(1000))
+        if what == "collective":
+            dist.all_reduce(me.mine(1000))
+        else:
+            exchange(me)
         torch.cuda.synchronize()
     except dist.DistBackendError as error:
         for word in words:
             assert word in str(error), f"{word!r} is not in: {error}"
         return
-    raise AssertionError("all_reduce did not fail")
+    raise AssertionError(f"{what} did not fail")
 
 
 def used(me: Rank, **how: Any) -> Any:
@@ -368,22 +381,24 @@ def leave() -> None:
     os._exit(0)
 
 
-def case_never_comes(me: Rank) -> None:
+def case_never_comes(me: Rank, what: str) -> None:
     """With THESEUS_TIMEOUT: the call itself gives up, in the caller's thread."""
-    used(me)
+    used(me, eager=what != "collective")
+    if what != "collective":
+        exchange(me)
     if me.rank == 0:
-        fails(me, "NCCL error", "THESEUS_TIMEOUT")
+        fails(me, "NCCL error", "THESEUS_TIMEOUT", what=what)
     else:
         sys.stdin.read()
     leave()
 
 
-def case_abort(me: Rank) -> None:
+def case_abort(me: Rank, what: str) -> None:
     """Another thread aborts the group while a call waits for a rank that does not come: the call returns."""
-    backend = used(me)
+    backend = used(me, eager=what != "collective")
     if me.rank == 0:
         threading.Timer(0.5, backend.abort).start()
-        fails(me, "NCCL error")
+        fails(me, "NCCL error", what=what)
     else:
         sys.stdin.read()
     leave()
@@ -437,6 +452,34 @@ def case_mismatch(me: Rank) -> None:
     else:
         raise AssertionError("all_reduce did not fail")
     leave()
+
+
+def case_ring(me: Rank) -> None:
+    """Pipeline training's pattern: batches of sends and receives between collectives, in an eager group and in a part
+    of it, which is split off, ended, and leaves the whole as it was.
+    """
+    used(me, eager=True)
+    pair = dist.new_group([0, 1])
+    for salt in range(5):
+        exchange(me)
+        buffer = me.mine(1000, salt=salt)
+        work = dist.all_reduce(buffer, async_op=True)
+        exchange(me)
+        work.wait()
+        check(buffer, me.all(1000, salt=salt).sum(0))
+        if me.rank < 2:
+            out = me.room(100)
+            both = [
+                dist.P2POp(dist.isend, me.mine(100, salt=salt), 1 - me.rank, pair),
+                dist.P2POp(dist.irecv, out, 1 - me.rank, pair),
+            ]
+            for each in dist.batch_isend_irecv(both):
+                each.wait()
+            check(out, me.values(1 - me.rank, 100, salt=salt))
+    if me.rank < 2:
+        dist.destroy_process_group(pair)
+    exchange(me)
+    dist.destroy_process_group()
 
 
 def case_shrink(me: Rank) -> None:

@@ -157,14 +157,22 @@ def test_training(run: Runner, ranks: int) -> None:
     run(ranks, "training")
 
 
-def test_a_rank_never_comes(run: Runner) -> None:
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_batches_between_collectives(run: Runner, ranks: int) -> None:
+    """batch_isend_irecv in an eager group (device_id) and in a part of it."""
+    run(ranks, "ring")
+
+
+@pytest.mark.parametrize("what", ["collective", "batch"])
+def test_a_rank_never_comes(run: Runner, what: str) -> None:
     """With THESEUS_TIMEOUT a call gives up, and PyTorch raises what we say."""
-    run(2, "never_comes", stays=1, THESEUS_TIMEOUT="2")
+    run(2, "never_comes", what, stays=1, THESEUS_TIMEOUT="2")
 
 
-def test_abort_frees_a_waiting_call(run: Runner) -> None:
+@pytest.mark.parametrize("what", ["collective", "batch"])
+def test_abort_frees_a_waiting_call(run: Runner, what: str) -> None:
     """PyTorch's abort, from another thread."""
-    run(2, "abort", stays=1)
+    run(2, "abort", what, stays=1)
 
 
 def test_the_watchdog_ends_a_wait(run: Runner) -> None:

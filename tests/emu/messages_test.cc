@@ -52,7 +52,7 @@ TEST(GpuMessages, OutOfMemoryForConnections) {
   faults().fail_allocations(0, 100);
   const Status refused = Communicator::init_all(2, {0, 1}).status();
   faults().fail_allocations(0, 0);
-  expect_sentence(refused, Code::UnhandledCudaError, {"1 connections", "out of memory", "THESEUS_EMU_MEMORY"});
+  expect_sentence(refused, Code::UnhandledCudaError, {"connections (1)", "out of memory", "THESEUS_EMU_MEMORY"});
 }
 
 // Devices 2 and 3 belong to this test: a refusal stays.
