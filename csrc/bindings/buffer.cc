@@ -261,10 +261,9 @@ bool Buffer::borrow_dlpack(py::handle object, const Role& role) {
   if (!py::hasattr(object, "__dlpack__")) return false;
   if (py::hasattr(object, "__dlpack_device__")) {
     int kind = py::tuple(object.attr("__dlpack_device__")())[0].cast<int>();
-    if (kind == dlpack::kCuda) {
-      on_device_ = true;
-    } else if (kind != dlpack::kCpu && kind != dlpack::kCudaHost && kind != dlpack::kCudaManaged) {
-      refuse(role, "lies on DLPack device " + std::to_string(kind) + "; only host and CUDA memory are supported");
+    if (kind != dlpack::kCpu && kind != dlpack::kCudaHost && kind != dlpack::kCudaManaged) {
+      refuse(role, "lies on DLPack device " + std::to_string(kind) +
+                       "; by DLPack only host memory is taken, a GPU's by __cuda_array_interface__");
     }
   }
   py::object capsule;

@@ -10,7 +10,6 @@ struct Device {
   int32_t id;
 };
 inline constexpr int32_t kCpu = 1;
-inline constexpr int32_t kCuda = 2;
 inline constexpr int32_t kCudaHost = 3;  // pinned host memory
 inline constexpr int32_t kCudaManaged = 13;
 

@@ -109,6 +109,7 @@ class Emulator final : public Driver {
   Result<std::shared_ptr<const EmuFunction>> find(int device, Function function);
   std::vector<std::shared_ptr<EmuStream>> streams_of(int device);
   std::shared_ptr<EmuStream> new_stream(int device);
+  Status finish_closed(int device);
   Status check_launch(const EmuFunction& function, const Launch& launch) const;
 
   const EmulatorOptions options_;
@@ -125,6 +126,7 @@ class Emulator final : public Driver {
   std::unordered_map<Function, std::shared_ptr<const EmuFunction>> functions_;
   std::unique_ptr<EmuCompiler> compiler_;
   std::atomic<uint64_t> next_capture_{1};
+  std::vector<std::weak_ptr<EmuStream>> closing_;  // destroyed, and perhaps at work still
 
   EmuThreads threads_;  // last: its end waits for work that uses all of the above
 };
