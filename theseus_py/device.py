@@ -219,7 +219,7 @@ class Array:
         """Copy host values of this shape in, in stream order; returns when that is done."""
         import numpy as np
 
-        host = np.ascontiguousarray(values, self.dtype)
+        host = np.asarray(values, self.dtype, order="C")
         if host.shape != self.shape:
             raise InvalidArgument(f"copy_from: the values have the shape {host.shape}, the array {self.shape}")
         self._copy(self.address, host.ctypes.data, handle_of(stream))

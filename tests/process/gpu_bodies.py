@@ -119,14 +119,15 @@ def collectives() -> None:
 
 
 def pair(body: Callable[[Communicator, device.Stream], None]) -> None:
-    """body(communicator, stream) as two ranks on GPU 0, each a thread."""
+    """body(communicator, stream) as two ranks, each a thread with a GPU."""
     unique_id = create_unique_id()
     failures: list[BaseException] = []
 
     def run(rank: int) -> None:
         try:
-            with Communicator.init(unique_id, 2, rank, device=0) as communicator:
-                body(communicator, device.Stream(0))
+            with Communicator.init(unique_id, 2, rank, device=rank) as communicator:
+                device.set_current(rank)
+                body(communicator, device.Stream())
         except BaseException as error:
             failures.append(error)
 
@@ -144,9 +145,9 @@ def stream_order() -> None:
 
     def body(communicator: Communicator, stream: device.Stream) -> None:
         driver = device.driver()
-        array = device.from_numpy(np.ones(1000, np.float32), 0)
+        array = device.from_numpy(np.ones(1000, np.float32))
         gate = threading.Event()
-        driver.call_host(0, stream.handle, lambda: gate.wait(20))
+        driver.call_host(stream.device, stream.handle, lambda: gate.wait(20))
         work = communicator.all_reduce(array, async_op=True, stream=stream)
         assert work is not None and not work.done() and work.exception() is None
         refused(lambda: work.wait(0.01), errors.Timeout)
@@ -155,7 +156,7 @@ def stream_order() -> None:
         assert work.done()
         assert (array.numpy(stream) == 2).all()
         gate.clear()
-        driver.call_host(0, stream.handle, lambda: gate.wait(20))
+        driver.call_host(stream.device, stream.handle, lambda: gate.wait(20))
         communicator.all_reduce(Named(array, stream=stream.handle))
         assert not stream.done()
         gate.set()
@@ -172,7 +173,7 @@ def refusals() -> None:
 
     def body(communicator: Communicator, stream: device.Stream) -> None:
         host = np.zeros(4, np.float32)
-        array = device.from_numpy(host, 0)
+        array = device.from_numpy(host)
         out = "lies in host memory", "THESEUS_DEVICE=cuda-emu", "theseus_py.device", "THESEUS_DEVICE=host"
         refused(lambda: communicator.all_reduce(host), errors.InvalidArgument, "all_reduce: send", *out)
         refused(lambda: communicator.all_reduce(array, host), errors.InvalidArgument, "all_reduce: recv", *out)
