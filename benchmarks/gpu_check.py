@@ -20,9 +20,9 @@ if not __package__:
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.gpu.parts import Plan, parts_of
-from benchmarks.gpu.row import BAD, GOOD, HEADERS, LEFT_OUT, Row, markdown
+from benchmarks.gpu.row import BAD, GOOD, LEFT_OUT, Row, markdown, text
 from benchmarks.gpu.runner import ROOT, Part, part_environment, run_parts
-from benchmarks.harness import describe, in_words, parser, table, write_json
+from benchmarks.harness import describe, in_words, parser, write_json
 
 BUDGET = 350.0
 QUICK_BUDGET = 100.0
@@ -113,7 +113,7 @@ def main() -> int:
     if given.out is not None:
         given.out.write_text("\n\n".join([*said, markdown(rows), end]) + "\n")
     write_json(given.json, {"machine": describe(), **found, "rows": [json.loads(row.to_line()) for row in rows]})
-    print(table(HEADERS, [row.cells() for row in rows]))
+    print(text(rows))
     print(end)
     return 1 if given.check and any(row.verdict == BAD for row in rows) else 0
 

@@ -13,7 +13,8 @@ from benchmarks.gpu.kernels import COPY, Kernel, words
 from benchmarks.gpu.row import BAD, GOOD, LEFT_OUT, Row, shorten
 from benchmarks.gpu.world import Buffers, OurWorld
 from benchmarks.harness.report import format_size, format_time
-from theseus_py import LoadedPlan, _core, device
+from theseus_py import _core, device
+from theseus_py.communicator import LoadedPlan
 from theseus_py.errors import TheseusError
 
 

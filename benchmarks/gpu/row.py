@@ -37,6 +37,16 @@ class Row:
 HEADERS = ["part", "what", "measured", "against", "verdict"]
 
 
+def text(rows: list[Row]) -> str:
+    """The table for a terminal; the last column may be long."""
+    cells = [HEADERS, *(row.cells() for row in rows)]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(HEADERS) - 1)]
+    cells.insert(1, ["-" * width for width in (*widths, len(HEADERS[-1]))])
+    return "\n".join(
+        "  ".join([*(cell.ljust(width) for cell, width in zip(line, widths, strict=False)), line[-1]]) for line in cells
+    )
+
+
 def markdown(rows: list[Row]) -> str:
     """The table for a page of the docs."""
 
