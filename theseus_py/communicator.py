@@ -397,9 +397,10 @@ class Communicator:
         recv_counts: Sequence[int],
         *,
         async_op: bool = False,
+        stream: Any = None,
     ) -> Work | None:
         """all_to_all with parts of any size: one count of elements per rank; parts lie in rank order, without gaps."""
-        return _wrap(self._core.all_to_all_v(send, list(send_counts), recv, list(recv_counts), async_op))
+        return _wrap(self._core.all_to_all_v(send, list(send_counts), recv, list(recv_counts), async_op, stream))
 
     def gather(
         self,
@@ -431,13 +432,13 @@ class Communicator:
             self._core.scatter(send, recv, root, async_op, 0 if plan is None else self._number_of(plan), stream)
         )
 
-    def send(self, data: Any, peer: int, *, async_op: bool = False) -> Work | None:
+    def send(self, data: Any, peer: int, *, async_op: bool = False, stream: Any = None) -> Work | None:
         """Send `data` to rank `peer`, which must call recv with the same size and type."""
-        return _wrap(self._core.send(data, peer, async_op))
+        return _wrap(self._core.send(data, peer, async_op, stream))
 
-    def recv(self, data: Any, peer: int, *, async_op: bool = False) -> Work | None:
+    def recv(self, data: Any, peer: int, *, async_op: bool = False, stream: Any = None) -> Work | None:
         """Receive into `data` what rank `peer` sends to this rank."""
-        return _wrap(self._core.recv(data, peer, async_op))
+        return _wrap(self._core.recv(data, peer, async_op, stream))
 
     def barrier(self, *, async_op: bool = False) -> Work | None:
         """Wait until every rank has called it."""

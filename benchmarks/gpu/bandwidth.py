@@ -102,18 +102,30 @@ def copy_blocks(size: int, patience: float) -> Iterator[Row]:
 
 
 def all_gather_plan(lanes: int) -> bytes:
-    """A plan of two ranks whose connection each way has `lanes` channels, a thread block at both ends of each."""
-    from resccl import Algorithm, compile
+    """A plan of two ranks whose connection each way has `lanes` channels, each with thread blocks of its own."""
+    from resccl import Plan
+    from resccl.formats import import_msccl_xml
 
-    algorithm = Algorithm(f"lanes_{lanes}", "AllGather", 2, chunks=2 * lanes)
-    for lane in range(lanes):
-        with algorithm.phase(f"lane {lane}") as phase:
-            for rank in range(2):
-                phase.send(rank, 1 - rank, step=0, chunk=rank * lanes + lane)
-    plan = compile(
-        algorithm, "1x2", scheduling="stage_level", allocation="per_connection_and_stage", loop="micro_batches"
-    )
-    return plan.to_bytes()
+    def gpu(rank: int) -> str:
+        peer = 1 - rank
+        blocks = []
+        for lane in range(lanes):
+            own, theirs = rank * lanes + lane, peer * lanes + lane
+            steps = (("cpy", "i", lane, own), ("s", "i", lane, own), ("r", "o", theirs, theirs))
+            text = "".join(
+                f'<step s="{number}" type="{kind}" srcbuf="{source}" srcoff="{at}" dstbuf="o" dstoff="{to}" cnt="1" '
+                'depid="-1" deps="-1" hasdep="0"/>'
+                for number, (kind, source, at, to) in enumerate(steps)
+            )
+            blocks.append(f'<tb id="{lane}" send="{peer}" recv="{peer}" chan="{lane}">{text}</tb>')
+        chunks = f'i_chunks="{lanes}" o_chunks="{2 * lanes}" s_chunks="0"'
+        return f'<gpu id="{rank}" {chunks}>{"".join(blocks)}</gpu>'
+
+    head = f'name="lanes_{lanes}" proto="Simple" nchannels="{lanes}" nchunksperloop="{2 * lanes}" ngpus="2"'
+    xml = f'<algo {head} coll="allgather" inplace="0" outofplace="1">{gpu(0)}{gpu(1)}</algo>'
+    fields = import_msccl_xml(xml.encode()).plan
+    assert fields is not None
+    return Plan.from_dict(fields).to_bytes()
 
 
 def _load(world: OurWorld, plan: bytes) -> list[LoadedPlan]:
@@ -164,7 +176,9 @@ def plan_blocks(size: int, lanes: Sequence[int], patience: float) -> Iterator[Ro
             seconds = buffers.seconds(case, patience)
             wrong = buffers.wrong(case)
         except TheseusError as error:
-            yield Row("TBs", f"all_gather over {count} channels", LEFT_OUT, note=shorten(str(error)))
+            yield Row(
+                "TBs", f"all_gather {format_size(size)} over {count} channels", LEFT_OUT, note=shorten(str(error))
+            )
             world.close()
             continue
         rate = size / seconds * case.bus_factor

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -32,9 +33,9 @@ def devices(driver: _core.Driver) -> None:
         uuids.append(info["uuid"])
     expect(len(set(uuids)) == len(uuids), "two devices have one UUID")
     for ordinal in (-1, driver.device_count):
-        refused(lambda ordinal=ordinal: driver.device_info(ordinal), "InvalidArgument")
-        refused(lambda ordinal=ordinal: driver.allocate(ordinal, 1), "InvalidArgument")
-        refused(lambda ordinal=ordinal: driver.create_stream(ordinal, False), "InvalidArgument")
+        refused(partial(driver.device_info, ordinal), "InvalidArgument")
+        refused(partial(driver.allocate, ordinal, 1), "InvalidArgument")
+        refused(partial(driver.create_stream, ordinal, False), "InvalidArgument")
 
 
 def current_device(driver: _core.Driver) -> None:
@@ -100,7 +101,7 @@ def copies(driver: _core.Driver) -> None:
     driver.copy(0, second.address, first.address, values.nbytes, 0)
     driver.copy(0, pinned, second.address, values.nbytes, 0)
     driver.synchronize_stream(0, 0)
-    seen = np.frombuffer((ctypes.c_char * values.nbytes).from_address(pinned), np.int32)
+    seen = np.frombuffer(memoryview((ctypes.c_char * values.nbytes).from_address(pinned)), np.int32)
     expect(bool((seen == values).all()), "pinned memory holds something else")
     expect(bool((second.numpy() == values).all()), "the second device holds something else")
     driver.release_pinned(pinned)
@@ -159,7 +160,7 @@ def peers(driver: _core.Driver) -> None:
     driver.enable_peer(0, 0)
     for other in range(1, driver.device_count):
         if not driver.can_access_peer(0, other):
-            refused(lambda other=other: driver.enable_peer(0, other), "UnhandledCudaError")
+            refused(partial(driver.enable_peer, 0, other), "UnhandledCudaError")
             continue
         driver.enable_peer(0, other)
         driver.enable_peer(0, other)

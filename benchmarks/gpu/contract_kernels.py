@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import time
+from functools import partial
 
 import numpy as np
 
@@ -60,7 +61,7 @@ def wrong_launches(driver: _core.Driver) -> None:
     kernel = Kernel.load(driver, 0, "number", NUMBER)
     out = device.empty(1, np.uint32, 0)
     for grid, block in ((0, 1), (1, 0), (1, 100_000)):
-        refused(lambda grid=grid, block=block: kernel.launch(grid, block, words(out.address)))
+        refused(partial(kernel.launch, grid, block, words(out.address)))
     refused(lambda: kernel.launch(1, 1, bytes(4097)))
     refused(lambda: driver.set_dynamic_shared(0, kernel.function, 1 << 30))
     driver.set_dynamic_shared(0, kernel.function, driver.device_info(0)["max_shared_bytes"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 
@@ -31,7 +32,7 @@ def order(driver: _core.Driver) -> None:
     stream = device.Stream(0)
     notes: list[int] = []
     for number in range(50):
-        driver.call_host(0, stream.handle, lambda number=number: notes.append(number))
+        driver.call_host(0, stream.handle, partial(notes.append, number))
     stream.synchronize()
     expect(notes == list(range(50)), f"the order was {notes[:8]}")
 

@@ -26,7 +26,8 @@ def pattern_of(rank: int) -> Floats:
     """One period of a rank's values."""
     index = np.arange(PERIOD, dtype=np.uint64)
     mixed = (index + np.uint64(rank * 1_000_003 + 1)) * np.uint64(0x9E3779B97F4A7C15)
-    return ((mixed >> np.uint64(33)) % np.uint64(101)).astype(np.float32) - 50
+    values: Floats = ((mixed >> np.uint64(33)) % np.uint64(101)).astype(np.float32) - 50
+    return values
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,8 @@ class Case:
         patterns = [pattern_of(each) for each in range(self.ranks)]
         if self.collective in ("all_reduce", "reduce", "reduce_scatter"):
             first = rank * share if self.collective == "reduce_scatter" else 0
-            return np.sum([pattern[(first + index) % PERIOD] for pattern in patterns], axis=0, dtype=np.float32)
+            total: Floats = np.sum([pattern[(first + index) % PERIOD] for pattern in patterns], axis=0)
+            return total
         if self.collective in ("broadcast", "scatter"):
             first = rank * share if self.collective == "scatter" else 0
             return patterns[self.root][(first + index) % PERIOD]

@@ -46,7 +46,9 @@ def generated_against_interpreted(
     found: dict[str, dict[str, Row]] = {}
     for mode in ("interpreted", "generated"):
         rows: list[Row] = []
-        part = Part("kernels", "benchmarks.gpu.kernel_modes", "measure_mode", seconds, arguments, {"THESEUS_KERNELS": mode})
+        part = Part(
+            "kernels", "benchmarks.gpu.kernel_modes", "measure_mode", seconds, arguments, {"THESEUS_KERNELS": mode}
+        )
         run_part(part, seconds, rows.append)
         yield from (Row(f"{mode} kernels", row.what, row.verdict, note=row.note) for row in rows if row.verdict == BAD)
         found[mode] = {row.what: row for row in rows if row.verdict == GOOD}
@@ -81,7 +83,9 @@ def sanitize(tools: Sequence[str], collectives: Sequence[str], ranks: int, secon
     arguments = {"ranks": ranks, "sizes": [8, 1 << 16], "patience": 0.0}
     for tool in tools:
         for collective in collectives:
-            part = Part("sanitizer", "benchmarks.gpu.collectives", "one_gpu", seconds, {**arguments, "collective": collective})
+            part = Part(
+                "sanitizer", "benchmarks.gpu.collectives", "one_gpu", seconds, {**arguments, "collective": collective}
+            )
             command = [program, "--tool", tool, "--error-exitcode", "9", *command_of(part)]
             yield _sanitized(f"{tool}: {collective}", command, seconds)
 

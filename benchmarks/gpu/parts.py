@@ -84,12 +84,16 @@ def parts_of(plan: Plan) -> Iterator[Part]:
 
 def _bandwidth(plan: Plan) -> Iterator[Part]:
     sizes = [64 * _KIB, _MIB] if plan.emulated else [16 * _MIB, 256 * _MIB, _GIB]
-    yield Part("ceiling", "benchmarks.gpu.bandwidth", "ceilings", plan.limit(15), {"sizes": sizes, "patience": plan.patience})
+    yield Part(
+        "ceiling", "benchmarks.gpu.bandwidth", "ceilings", plan.limit(15), {"sizes": sizes, "patience": plan.patience}
+    )
     size = _MIB if plan.emulated else 256 * _MIB
     arguments = {"size": size, "patience": plan.patience}
     yield Part("TBs of a copy", "benchmarks.gpu.bandwidth", "copy_blocks", plan.limit(15), arguments)
     lanes = [1, 2, 4] if plan.emulated else [1, 2, 4, 8, 16, 32]
-    yield Part("TBs of a plan", "benchmarks.gpu.bandwidth", "plan_blocks", plan.limit(20), {**arguments, "lanes": lanes})
+    yield Part(
+        "TBs of a plan", "benchmarks.gpu.bandwidth", "plan_blocks", plan.limit(20), {**arguments, "lanes": lanes}
+    )
 
 
 def _processes_and_nccl(plan: Plan) -> Iterator[Part]:

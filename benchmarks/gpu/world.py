@@ -115,8 +115,7 @@ class NcclWorld:
 
     def call(self, case: Case, rank: int, send: int, receive: int) -> None:
         count = ctypes.c_size_t(case.shape(rank).count)
-        end = [self._handles[rank], self.streams[rank].handle]
-        end = [ctypes.c_void_p(each) for each in end]
+        end = [ctypes.c_void_p(each) for each in (self._handles[rank], self.streams[rank].handle)]
         if case.collective == "sendrecv":
             after, before = (rank + 1) % case.ranks, (rank - 1) % case.ranks
             self._call("ncclSend", ctypes.c_void_p(send), count, _FLOAT, after, *end)

@@ -4,6 +4,7 @@
 #include <pybind11/stl.h>
 
 #include <numeric>
+#include <optional>
 
 #include "bindings/handle.h"
 #include "bindings/module.h"
@@ -30,9 +31,11 @@ std::shared_ptr<Work> queue(Handle& handle, void* stream, Now now) {
 }
 
 // Runs `now` (or, asynchronously, `later`) with the buffers kept alive for as long as the runtime needs them. On a GPU
-// `now` only queues on `stream`, so that this is what asynchronous work waits for.
+// `now` only queues on `stream`, so that this is what asynchronous work waits for; a call without a stream waits
+// itself.
 template <class Now, class Later>
-py::object run(Handle& handle, bool asynchronous, void* stream, Buffer&& first, Buffer&& second, Now now, Later later) {
+py::object run(Handle& handle, bool asynchronous, std::optional<void*> stream, Buffer&& first, Buffer&& second, Now now,
+               Later later) {
   if (asynchronous) [[unlikely]] {
     if (group_depth() > 0) {
       throw StatusError(
@@ -41,7 +44,7 @@ py::object run(Handle& handle, bool asynchronous, void* stream, Buffer&& first, 
     std::shared_ptr<Work> work;
     {
       py::gil_scoped_release release;
-      work = handle.gpu() == nullptr ? later() : queue(handle, stream, now);
+      work = handle.gpu() == nullptr || !stream ? later() : queue(handle, *stream, now);
     }
     std::vector<Buffer> buffers;
     buffers.push_back(std::move(first));
@@ -64,10 +67,15 @@ py::object run(Handle& handle, bool asynchronous, void* stream, Buffer&& first, 
   return py::none();
 }
 
+// What a call on a GPU takes its place in; nothing on host memory.
+void* stream_for(const Handle& handle, const char* function, py::handle stream, const Buffer& buffer) {
+  return handle.gpu() == nullptr ? nullptr : stream_of(function, stream, buffer);
+}
+
 py::object submit(Handle& handle, const char* function, CollectiveCall& call, bool asynchronous, py::handle stream,
                   Buffer&& first, Buffer&& second) {
   Communicator* communicator = handle.get();
-  if (handle.gpu() != nullptr) call.stream = stream_of(function, stream, first.data() != nullptr ? first : second);
+  call.stream = stream_for(handle, function, stream, first.data() != nullptr ? first : second);
   return run(
       handle, asynchronous, call.stream, std::move(first), std::move(second),
       [&] { return communicator->submit(call); }, [&] { return communicator->submit_async(call); });
@@ -304,8 +312,32 @@ struct Splits {
   }
 };
 
+// Those of the runtime's calls that take a stream get it.
+template <class Call>
+void set_stream(Call& call, void* stream) {
+  if constexpr (requires { call.stream = stream; }) call.stream = stream;
+}
+
+template <class Endpoint>
+Status send_on(Endpoint& endpoint, const void* data, size_t count, DataType type, int peer, void* stream) {
+  if constexpr (requires { endpoint.send(data, count, type, peer, stream); }) {
+    return endpoint.send(data, count, type, peer, stream);
+  } else {
+    return endpoint.send(data, count, type, peer);
+  }
+}
+
+template <class Endpoint>
+Status recv_on(Endpoint& endpoint, void* data, size_t count, DataType type, int peer, void* stream) {
+  if constexpr (requires { endpoint.recv(data, count, type, peer, stream); }) {
+    return endpoint.recv(data, count, type, peer, stream);
+  } else {
+    return endpoint.recv(data, count, type, peer);
+  }
+}
+
 py::object all_to_all_v(Handle& handle, py::handle send, const std::vector<int64_t>& send_counts, py::handle recv,
-                        const std::vector<int64_t>& recv_counts, bool asynchronous) {
+                        const std::vector<int64_t>& recv_counts, bool asynchronous, py::handle stream) {
   Communicator* communicator = handle.get();
   Buffer input = handle.borrow(send, {"all_to_all_v", "send", false});
   Buffer output = handle.borrow(recv, {"all_to_all_v", "recv", true});
@@ -320,39 +352,43 @@ py::object all_to_all_v(Handle& handle, py::handle send, const std::vector<int64
   call.recv_counts = in.counts.data();
   call.recv_offsets = in.offsets.data();
   call.type = input.element().type;
+  void* const on = stream_for(handle, "all_to_all_v", stream, input);
+  set_stream(call, on);
   return run(
-      handle, asynchronous, nullptr, std::move(input), std::move(output),
-      [&] { return communicator->all_to_all_v(call); }, [&] { return communicator->all_to_all_v_async(call); });
+      handle, asynchronous, on, std::move(input), std::move(output), [&] { return communicator->all_to_all_v(call); },
+      [&] { return communicator->all_to_all_v_async(call); });
 }
 
-py::object send(Handle& handle, py::handle data, int peer, bool asynchronous) {
+py::object send(Handle& handle, py::handle data, int peer, bool asynchronous, py::handle stream) {
   Communicator* communicator = handle.get();
   Buffer buffer = handle.borrow(data, {"send", "data", false});
   const void* memory = buffer.data();
   const size_t count = buffer.count();
   const DataType type = buffer.element().type;
+  void* const on = stream_for(handle, "send", stream, buffer);
   return run(
-      handle, asynchronous, nullptr, std::move(buffer), Buffer(),
-      [&] { return communicator->send(memory, count, type, peer); },
+      handle, asynchronous, on, std::move(buffer), Buffer(),
+      [&] { return send_on(*communicator, memory, count, type, peer, on); },
       [&] { return communicator->send_async(memory, count, type, peer); });
 }
 
-py::object recv(Handle& handle, py::handle data, int peer, bool asynchronous) {
+py::object recv(Handle& handle, py::handle data, int peer, bool asynchronous, py::handle stream) {
   Communicator* communicator = handle.get();
   Buffer buffer = handle.borrow(data, {"recv", "data", true});
   void* memory = buffer.data();
   const size_t count = buffer.count();
   const DataType type = buffer.element().type;
+  void* const on = stream_for(handle, "recv", stream, buffer);
   return run(
-      handle, asynchronous, nullptr, std::move(buffer), Buffer(),
-      [&] { return communicator->recv(memory, count, type, peer); },
+      handle, asynchronous, on, std::move(buffer), Buffer(),
+      [&] { return recv_on(*communicator, memory, count, type, peer, on); },
       [&] { return communicator->recv_async(memory, count, type, peer); });
 }
 
 py::object barrier(Handle& handle, bool asynchronous) {
   Communicator* communicator = handle.get();
   return run(
-      handle, asynchronous, nullptr, Buffer(), Buffer(), [&] { return communicator->barrier(); },
+      handle, asynchronous, std::nullopt, Buffer(), Buffer(), [&] { return communicator->barrier(); },
       [&] { return communicator->barrier_async(); });
 }
 

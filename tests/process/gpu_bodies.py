@@ -42,7 +42,9 @@ def arrays() -> None:
     other = device.empty((), np.float64, 3).copy_from(2.5)
     assert other.device == 3 and other.numpy() == 2.5
     interface = array.__cuda_array_interface__
-    assert interface["shape"] == (4, 6) and interface["typestr"] == "<i4" and interface["data"] == (array.address, False)
+    assert (
+        interface["shape"] == (4, 6) and interface["typestr"] == "<i4" and interface["data"] == (array.address, False)
+    )
     assert _core.gpu_driver().pointer_info(array.address)["kind"] == "device"
     refused(lambda: array[::2], errors.InvalidArgument, "slices")
     refused(lambda: array.copy_from(np.zeros(3)), errors.InvalidArgument, "(3,)", "(4, 6)")
@@ -87,35 +89,39 @@ class Named:
 
 
 def collectives() -> None:
-    """Ranks on one GPU and on two; NumPy knows the results."""
-    for devices in ([0, 0, 0], [0, 1, 2]):
-        ranks = len(devices)
-        communicators = init_all(ranks, devices)
-        assert [each.device for each in communicators] == devices
-        lanes = [device.Stream(ordinal) for ordinal in devices]
-        given = [np.arange(6 * ranks, dtype=np.float32) + 10 * rank for rank in range(ranks)]
-        total = np.sum(given, axis=0)
-        send = [device.from_numpy(values, at) for values, at in zip(given, devices, strict=True)]
-        recv = [device.empty(6 * ranks, np.float32, at) for at in devices]
-        share = slice(0, 6)
+    """Ranks on one GPU and on three; NumPy knows the results."""
+    on_devices([0, 0, 0])
+    on_devices([0, 1, 2])
 
-        def run(call: Callable[[int], Any], lanes: list[device.Stream] = lanes) -> None:
-            with group():
-                for rank in range(len(lanes)):
-                    call(rank)
-            for lane in lanes:
-                lane.synchronize()
 
-        run(lambda r: communicators[r].all_reduce(send[r], recv[r], stream=lanes[r]))
-        assert all((each.numpy() == total).all() for each in recv)
-        run(lambda r: communicators[r].all_gather(send[r][share], recv[r], stream=lanes[r].handle))
-        assert all((each.numpy() == np.concatenate([values[:6] for values in given])).all() for each in recv)
-        run(lambda r: communicators[r].reduce_scatter(send[r], recv[r][share], stream=lanes[r]))
-        assert all((recv[r][share].numpy() == total[6 * r : 6 * r + 6]).all() for r in range(ranks))
-        run(lambda r: communicators[r].broadcast(send[r], root=1, stream=lanes[r]))
-        assert all((each.numpy() == given[1]).all() for each in send)
-        for communicator in communicators:
-            communicator.abort()
+def on_devices(devices: list[int]) -> None:
+    ranks = len(devices)
+    communicators = init_all(ranks, devices)
+    assert [each.device for each in communicators] == devices
+    lanes = [device.Stream(ordinal) for ordinal in devices]
+    given = [np.arange(6 * ranks, dtype=np.float32) + 10 * rank for rank in range(ranks)]
+    total = np.sum(given, axis=0)
+    send = [device.from_numpy(values, at) for values, at in zip(given, devices, strict=True)]
+    recv = [device.empty(6 * ranks, np.float32, at) for at in devices]
+    share = slice(0, 6)
+
+    def run(call: Callable[[int], Any]) -> None:
+        with group():
+            for rank in range(ranks):
+                call(rank)
+        for lane in lanes:
+            lane.synchronize()
+
+    run(lambda r: communicators[r].all_reduce(send[r], recv[r], stream=lanes[r]))
+    assert all((each.numpy() == total).all() for each in recv)
+    run(lambda r: communicators[r].all_gather(send[r][share], recv[r], stream=lanes[r].handle))
+    assert all((each.numpy() == np.concatenate([values[:6] for values in given])).all() for each in recv)
+    run(lambda r: communicators[r].reduce_scatter(send[r], recv[r][share], stream=lanes[r]))
+    assert all((recv[r][share].numpy() == total[6 * r : 6 * r + 6]).all() for r in range(ranks))
+    run(lambda r: communicators[r].broadcast(send[r], root=1, stream=lanes[r]))
+    assert all((each.numpy() == given[1]).all() for each in send)
+    for communicator in communicators:
+        communicator.abort()
 
 
 def pair(body: Callable[[Communicator, device.Stream], None]) -> None:
@@ -174,7 +180,7 @@ def refusals() -> None:
     def body(communicator: Communicator, stream: device.Stream) -> None:
         host = np.zeros(4, np.float32)
         array = device.from_numpy(host)
-        out = "lies in host memory", "THESEUS_DEVICE=cuda-emu", "theseus_py.device", "THESEUS_DEVICE=host"
+        out = ("lies in host memory", "THESEUS_DEVICE=cuda-emu", "theseus_py.device", "THESEUS_DEVICE=host")
         refused(lambda: communicator.all_reduce(host), errors.InvalidArgument, "all_reduce: send", *out)
         refused(lambda: communicator.all_reduce(array, host), errors.InvalidArgument, "all_reduce: recv", *out)
         refused(lambda: communicator.broadcast(b"1234"), errors.InvalidArgument, "broadcast: data")

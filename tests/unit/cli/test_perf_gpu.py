@@ -102,9 +102,7 @@ def write_part(folder: Path, body: str) -> None:
         ("yield Row('a', 'first')\nraise ValueError('spoilt')", "ValueError: spoilt"),
     ],
 )
-def test_a_part_that_fails_costs_a_row(
-    body: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_that_fails_costs_a_row(body: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A hang, a crash, an exception: what came before stays, one row says what happened, and the next part runs."""
     monkeypatch.syspath_prepend(str(ROOT))
     from benchmarks.gpu.row import BAD, GOOD, Row
