@@ -155,7 +155,7 @@ class _Planned:
     def __init__(self, world: OurWorld, plans: list[LoadedPlan]) -> None:
         self._world, self._plans = world, plans
         self.devices, self.streams = world.devices, world.streams
-        self.run, self.close = world.run, world.close
+        self.run, self.ready, self.close = world.run, world.ready, world.close
 
     def call(self, case: Case, rank: int, send: int, receive: int) -> None:
         core, plan = self._world.communicators[rank]._core, self._plans[rank]

@@ -28,6 +28,9 @@ class World(Protocol):
     def run(self, calls: Callable[[], None]) -> None:
         """The calls of all ranks as one group."""
 
+    def ready(self) -> None:
+        """Wait for what is made in the background for calls like those before."""
+
     def close(self) -> None: ...
 
 
@@ -57,6 +60,10 @@ class OurWorld:
     def run(self, calls: Callable[[], None]) -> None:
         with group():
             calls()
+
+    def ready(self) -> None:
+        for ordinal in sorted(set(self.devices)):
+            _core.settle_kernels(device.driver(), ordinal)
 
     def close(self) -> None:
         for communicator in self.communicators:
@@ -132,6 +139,9 @@ class NcclWorld:
         finally:
             self._call("ncclGroupEnd")
 
+    def ready(self) -> None:
+        """Nothing is."""
+
     def close(self) -> None:
         for handle in self._handles:
             self._nccl.ncclCommAbort(ctypes.c_void_p(handle))
@@ -176,6 +186,9 @@ class Buffers:
 
     def seconds(self, case: Case, patience: float) -> float:
         """Of one call: the mean over as many as fit into `patience`, 3 to 200, queued one behind the other."""
+        self.launch(case)
+        self.settle()
+        self._world.ready()
         start = time.perf_counter()
         self.launch(case)
         self.settle()

@@ -147,7 +147,7 @@ def pair(body: Callable[[Communicator, device.Stream], None]) -> None:
 
 
 def stream_order() -> None:
-    """Calls take their place in the stream given, or in the one that the array names; a Work says when they are done."""
+    """Calls take their place in the stream given, or in the one that the array names; a Work says when it is there."""
 
     def body(communicator: Communicator, stream: device.Stream) -> None:
         driver = device.driver()

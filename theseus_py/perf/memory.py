@@ -21,6 +21,9 @@ class Memory(Protocol):
     def zeros(self, count: int, storage: str) -> Any:
         """A buffer of `count` elements of a NumPy type."""
 
+    def reuse(self) -> None:
+        """Buffers made so far are used no more."""
+
     def address(self, buffer: Any) -> int: ...
 
     def write(self, buffer: Any, values: Array) -> None: ...
@@ -45,6 +48,9 @@ class HostMemory:
     def zeros(self, count: int, storage: str) -> Any:
         return np.zeros(count, storage)
 
+    def reuse(self) -> None:
+        """Those that are used no more go by themselves."""
+
     def address(self, buffer: Any) -> int:
         return int(buffer.ctypes.data)
 
@@ -65,7 +71,10 @@ class HostMemory:
 
 
 class GpuMemory:
-    """Arrays in the memory of one GPU, and a stream of their own."""
+    """Arrays in the memory of one GPU, and a stream of their own.
+
+    Nothing is given back before the end: that waits for all work of the GPU, of ranks too that wait for this one.
+    """
 
     def __init__(self, ordinal: int) -> None:
         from theseus_py import device
@@ -74,9 +83,23 @@ class GpuMemory:
         self._ordinal = ordinal
         self._stream = device.Stream(ordinal)
         self.stream = self._stream.handle
+        self._blocks: list[device.Array] = []  # of bytes, in the order of their first use
+        self._used = 0
+        self._outgrown: list[device.Array] = []
 
     def zeros(self, count: int, storage: str) -> Any:
-        return self._device.empty(count, storage, self._ordinal).fill_bytes(0, self.stream)
+        size = count * np.dtype(storage).itemsize
+        if self._used == len(self._blocks):
+            self._blocks.append(self._device.empty(size, np.uint8, self._ordinal))
+        elif self._blocks[self._used].size < size:
+            self._outgrown.append(self._blocks[self._used])
+            self._blocks[self._used] = self._device.empty(size, np.uint8, self._ordinal)
+        block = self._blocks[self._used]
+        self._used += 1
+        return block[:size].view(storage).fill_bytes(0, self.stream)
+
+    def reuse(self) -> None:
+        self._used = 0
 
     def address(self, buffer: Any) -> int:
         return int(buffer.address)

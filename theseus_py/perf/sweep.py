@@ -99,6 +99,7 @@ def measure(options: SweepOptions, endpoint: Endpoint, problem: Problem, in_plac
     On a GPU the calls are queued one after another, and the time is that of the stream.
     """
     memory = endpoint.memory
+    memory.reuse()
     send, receive = _buffers(memory, problem, endpoint.rank, in_place)
     memory.write(send, problem.input(endpoint.rank))
     call = Call(problem.kind, send, receive, problem.element, problem.operation, max(problem.root, 0))

@@ -36,10 +36,10 @@ def emulated(command: list[str], **more: str) -> subprocess.CompletedProcess[str
     )
 
 
-def perf(line: str, file: Path) -> dict[str, list[dict[str, object]]]:
+def perf(line: str, file: Path, **more: str) -> dict[str, list[dict[str, object]]]:
     """Run the command; check that all results were right; return its devices and rows."""
     code = "from theseus_py.cli import main; main()"
-    done = emulated(["-c", code, "perf", *line.split(), "-n", "2", "-w", "1", "-J", str(file)])
+    done = emulated(["-c", code, "perf", *line.split(), "-n", "2", "-w", "1", "-J", str(file)], **more)
     assert done.returncode == 0, done.stderr
     assert "Out of bounds values : 0 OK" in done.stdout
     report = json.loads(file.read_text())
@@ -61,6 +61,12 @@ def test_ranks_as_threads(tmp_path: Path) -> None:
     assert [each["rank"] for each in found["devices"]] == [0, 1, 2, 3, 4, 5]
     assert len({each["pid"] for each in found["devices"]}) == 2
     assert [each["device"] for each in found["devices"]] == [0, 1, 2, 3, 0, 1]  # the emulator shows four
+
+
+def test_ranks_of_one_process_share_a_gpu(tmp_path: Path) -> None:
+    """None waits for another but in a collective: giving memory back would, as kernels wait for their peers."""
+    found = perf("all_reduce -t 3 -b 8 -e 2K -f 16", tmp_path / "x.json", THESEUS_EMU_DEVICES="1")
+    assert [each["device"] for each in found["devices"]] == [0, 0, 0]
 
 
 CHECK = str(ROOT / "benchmarks" / "gpu_check.py")
