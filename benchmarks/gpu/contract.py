@@ -221,6 +221,6 @@ def run_tests(program: str, kind: str) -> Iterator[Row]:
     passed = [line for line in lines if "PASSED" in line]
     failed = [line.split("]")[1].strip() for line in lines if line.startswith("[  FAILED  ]")]
     if done.returncode == 0:
-        yield Row(part, "tests/unit/drivers", GOOD, measured=passed[0].split("]")[1].strip() if passed else "")
+        yield Row(part, "tests/unit/drivers", GOOD, measured=passed[-1].split("]")[1].strip() if passed else "")
     else:
         yield Row(part, "tests/unit/drivers", BAD, note=shorten(", ".join(failed) or f"exit code {done.returncode}"))
