@@ -15,17 +15,6 @@ from benchmarks.harness.report import format_size, format_time
 from theseus_py import _core, device
 from theseus_py.errors import TheseusError
 
-COLLECTIVES = (
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "broadcast",
-    "reduce",
-    "alltoall",
-    "gather",
-    "scatter",
-    "sendrecv",
-)
 # Buffers of all ranks on a GPU take at most this share of its memory.
 _SHARE = 0.7
 

@@ -33,6 +33,7 @@ COLLECTIVES = (
     "scatter",
     "sendrecv",
 )
+BEHAVIOURS = 4  # behaviour.CHECKS; nothing here may load the library
 _KIB, _MIB, _GIB = 1 << 10, 1 << 20, 1 << 30
 
 
@@ -72,6 +73,8 @@ def parts_of(plan: Plan) -> Iterator[Part]:
     kind = "emulator" if plan.emulated else "real"
     tests = {"program": str(plan.build / "tests" / "test_drivers"), "kind": kind}
     yield Part("contract: C++ tests", "benchmarks.gpu.contract", "run_tests", plan.limit(25), tests)
+    for number in range(BEHAVIOURS):
+        yield Part("behaviour", "benchmarks.gpu.behaviour", "run", plan.limit(15), {"number": number})
     yield from _bandwidth(plan)
     for ranks in (2,) if plan.quick or plan.emulated else (2, 4):
         for collective in COLLECTIVES:

@@ -72,6 +72,18 @@ def test_ranks_of_one_process_share_a_gpu(tmp_path: Path) -> None:
 CHECK = str(ROOT / "benchmarks" / "gpu_check.py")
 
 
+def test_parts_leave_no_check_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The list of parts, which loads nothing, names all that the modules have."""
+    monkeypatch.syspath_prepend(str(ROOT))
+    from benchmarks.gpu import behaviour, contract, parts
+
+    assert set(parts.CONTRACT) == set(contract.GROUPS)
+    assert len(behaviour.CHECKS) == parts.BEHAVIOURS
+    assert set(parts.COLLECTIVES) == set(COLLECTIVES) - {"barrier"}
+    several = [part.name for part in parts.parts_of(parts.Plan(emulated=False, quick=False, gpus=8, build=ROOT))]
+    assert several.count("8 GPUs") == len(parts.COLLECTIVES)
+
+
 def test_gpu_check_prints_and_writes_its_table(tmp_path: Path) -> None:
     """The parts that need no kernels, as the whole script runs them."""
     parts = ["contract: devices", "contract: memory", "contract: ipc", "contract: streams", "contract: graphs"]
