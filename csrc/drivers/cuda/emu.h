@@ -104,12 +104,12 @@ class Emulator final : public Driver {
 
   // What every call starts with: not forked, a device that exists and has not crashed.
   Status check(int device) const;
+  Status finish_closed(int device);
   Result<std::shared_ptr<EmuStream>> find(int device, Stream stream);
   Result<std::shared_ptr<TimedEvent>> find(Event event);
   Result<std::shared_ptr<const EmuFunction>> find(int device, Function function);
   std::vector<std::shared_ptr<EmuStream>> streams_of(int device);
   std::shared_ptr<EmuStream> new_stream(int device);
-  Status finish_closed(int device);
   Status check_launch(const EmuFunction& function, const Launch& launch) const;
 
   const EmulatorOptions options_;
