@@ -11,6 +11,7 @@ import numpy as np
 from benchmarks.gpu.check import expect
 from benchmarks.gpu.contract_work import held
 from benchmarks.gpu.graphs import graphs_of
+from benchmarks.gpu.kernels import NUMBER, Kernel, words
 from benchmarks.gpu.row import BAD, GOOD, Row, shorten
 from benchmarks.gpu.world import OurWorld
 from theseus_py import device, group
@@ -92,7 +93,38 @@ def aborted() -> None:
     world.communicators[1].abort()
 
 
-CHECKS: list[Callable[[], None]] = [stream_order, two_streams, captured, aborted]
+def prepared_meanwhile() -> None:
+    """While a kernel waits for its peer, memory is allocated, and another kernel is loaded and runs."""
+    world, data = OurWorld([0, 0]), _ones()
+    _sum(world, data, world.streams)
+    for stream in world.streams:
+        stream.synchronize()
+    done: list[str] = []
+
+    def prepare() -> None:
+        driver, stream = device.driver(), device.Stream(0)
+        memory = driver.allocate(0, 1 << 20)
+        done.append("memory was allocated")
+        kernel = Kernel.load(driver, 0, "number", NUMBER)
+        done.append("a kernel was loaded")
+        kernel.launch(1, 1, words(memory), stream.handle)
+        stream.synchronize()
+        done.append("it ran")
+
+    world.communicators[0].all_reduce(data[0], stream=world.streams[0])
+    preparing = threading.Thread(target=prepare, daemon=True)
+    preparing.start()
+    preparing.join(_PATIENCE / 2)
+    before = list(done)
+    world.communicators[1].all_reduce(data[1], stream=world.streams[1])
+    for stream in world.streams:
+        stream.synchronize()
+    expect(len(before) == 3, f"of this only {before or 'nothing'} before the peer came")
+    _expect(data, world.streams, 4)
+    world.close()
+
+
+CHECKS: list[Callable[[], None]] = [stream_order, two_streams, captured, aborted, prepared_meanwhile]
 
 
 def run(number: int) -> Iterator[Row]:

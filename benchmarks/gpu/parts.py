@@ -33,7 +33,7 @@ COLLECTIVES = (
     "scatter",
     "sendrecv",
 )
-BEHAVIOURS = 4  # behaviour.CHECKS; nothing here may load the library
+BEHAVIOURS = 5  # behaviour.CHECKS; nothing here may load the library
 _KIB, _MIB, _GIB = 1 << 10, 1 << 20, 1 << 30
 
 
