@@ -56,7 +56,7 @@ _WHERE = {
     "group": "communicator",
     "init_all": "communicator",
 }
-_SUBMODULES = ("buffers", "communicator", "dtypes", "errors", "launch")
+_SUBMODULES = ("buffers", "communicator", "device", "dtypes", "errors", "launch")
 
 __all__ = [
     "Candidate",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from theseus_py import _core
 from theseus_py.dtypes import numpy_dtype
-from theseus_py.errors import InvalidArgument
+from theseus_py.errors import InvalidArgument, InvalidUsage
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,6 +30,8 @@ def empty(shape: int | tuple[int, ...], dtype: Any = "float32") -> np.ndarray[An
     element = numpy_dtype(dtype)
     if element.hasobject:
         raise InvalidArgument(f"empty: dtype {element} holds Python objects, which no other process can read")
+    if _core.gpu_driver() is not None:
+        raise InvalidUsage("empty: THESEUS_DEVICE has buffers on a GPU, where NumPy cannot look: use device.empty()")
     memory = _core.Memory(math.prod(extents) * element.itemsize)
     raw = np.frombuffer(memoryview(memory), dtype=np.uint8)
     return raw.view(element).reshape(extents) if raw.size else np.empty(extents, element)

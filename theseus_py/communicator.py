@@ -1,9 +1,10 @@
-"""The communicator: collectives over NumPy arrays, torch CPU tensors and everything else that shows its memory.
+"""The communicator: collectives over NumPy arrays, torch tensors and everything else that shows its memory.
 
 Buffers are used where they lie, never copied: NumPy arrays, torch CPU tensors, objects with DLPack or
-__array_interface__, and the buffer protocol. They must be C-contiguous, and writable where a result goes. Sizes and
-types are checked; an error begins with the call and the argument. bool is reduced as 0 and 1 (sum is or, prod is and);
-complex numbers can be moved, summed and averaged.
+__array_interface__, and the buffer protocol; on GPUs (THESEUS_DEVICE) what has __cuda_array_interface__, such as the
+arrays of theseus_py.device, CuPy and numba, torch CUDA tensors, and pinned host memory. They must be C-contiguous, and
+writable where a result goes. Sizes and types are checked; an error begins with the call and the argument. bool is
+reduced as 0 and 1 (sum is or, prod is and); complex numbers can be moved, summed and averaged.
 """
 
 from __future__ import annotations
@@ -145,6 +146,11 @@ class Communicator:
     `async_op=True` it returns a Work at once. Inside `group()` calls are queued and run when the group ends.
     `op` is "sum", "prod", "max", "min", "avg", or what premulsum() returned. `plan` is what load_plan() returned;
     without it, the policy picks one.
+
+    On GPUs a call returns when it is queued on `stream`: an int, a stream of theseus_py.device, torch or CuPy, or what
+    has `__cuda_stream__`. None is the stream that the array names (CuPy's current one), else the default stream. The
+    result is there when the stream has got so far; `async_op=True` gives a Work that says when. The buffers are the
+    stream's until then.
     """
 
     def __init__(self, core: _core.Communicator) -> None:
@@ -153,21 +159,39 @@ class Communicator:
         self.rank: int = core.rank
         self.ranks: int = core.ranks
         self.name: str = core.name
+        # The GPU that buffers are on; None: host memory.
+        self.device: int | None = core.device if core.device >= 0 else None
 
     # --- Beginning and end.
 
     @classmethod
-    def init(cls, unique_id: bytes, ranks: int, rank: int, *, blocking: bool = True, name: str = "") -> Communicator:
+    def init(
+        cls,
+        unique_id: bytes,
+        ranks: int,
+        rank: int,
+        *,
+        blocking: bool = True,
+        name: str = "",
+        device: int | None = None,
+    ) -> Communicator:
         """Join the communicator that `unique_id` names, as `rank` of `ranks`.
 
         Waits for the other ranks. With `blocking=False` it returns at once, and calls on it too: it is ready when
-        `in_progress` is false and `async_error` is None. Raises InvalidArgument, RemoteError or Timeout.
+        `in_progress` is false and `async_error` is None. `device`: the GPU of this rank, under THESEUS_DEVICE=cuda;
+        None: the calling thread's current one. Raises InvalidArgument, RemoteError or Timeout.
         """
-        return cls(_core.Communicator.init(bytes(unique_id), ranks, rank, blocking, name))
+        ordinal = -1 if device is None else device
+        return cls(_core.Communicator.init(bytes(unique_id), ranks, rank, blocking, name, ordinal))
 
     @classmethod
     def from_env(
-        cls, environ: Mapping[str, str] | None = None, *, blocking: bool = True, name: str = ""
+        cls,
+        environ: Mapping[str, str] | None = None,
+        *,
+        blocking: bool = True,
+        name: str = "",
+        device: int | None = None,
     ) -> Communicator:
         """Join the communicator of all ranks that torchrun, mpirun or srun started.
 
@@ -176,7 +200,7 @@ class Communicator:
         """
         place = launch.discover(os.environ if environ is None else environ)
         unique_id = launch.exchange_unique_id(place, create_unique_id)
-        return cls.init(unique_id, place.ranks, place.rank, blocking=blocking, name=name)
+        return cls.init(unique_id, place.ranks, place.rank, blocking=blocking, name=name, device=device)
 
     def split(self, color: int | None, key: int = 0, *, name: str | None = None) -> Communicator | None:
         """Make a communicator of the ranks with the same color, ordered by key, then by rank here.
@@ -309,9 +333,12 @@ class Communicator:
         *,
         async_op: bool = False,
         plan: LoadedPlan | None = None,
+        stream: Any = None,
     ) -> Work | None:
         """Reduce `send` of all ranks into `recv` of all ranks; without `recv`, in place."""
-        return _wrap(self._core.all_reduce(send, recv, op, async_op, 0 if plan is None else self._number_of(plan)))
+        return _wrap(
+            self._core.all_reduce(send, recv, op, async_op, 0 if plan is None else self._number_of(plan), stream)
+        )
 
     def reduce(
         self,
@@ -322,33 +349,45 @@ class Communicator:
         *,
         async_op: bool = False,
         plan: LoadedPlan | None = None,
+        stream: Any = None,
     ) -> Work | None:
         """Reduce `send` of all ranks into `recv` of the root; without `recv`, in place there. No other is written."""
-        return _wrap(self._core.reduce(send, recv, op, root, async_op, 0 if plan is None else self._number_of(plan)))
+        return _wrap(
+            self._core.reduce(send, recv, op, root, async_op, 0 if plan is None else self._number_of(plan), stream)
+        )
 
     def broadcast(
-        self, data: Any, root: int = 0, *, async_op: bool = False, plan: LoadedPlan | None = None
+        self, data: Any, root: int = 0, *, async_op: bool = False, plan: LoadedPlan | None = None, stream: Any = None
     ) -> Work | None:
         """Copy the root's `data` to all ranks' `data`."""
-        return _wrap(self._core.broadcast(data, root, async_op, 0 if plan is None else self._number_of(plan)))
+        return _wrap(self._core.broadcast(data, root, async_op, 0 if plan is None else self._number_of(plan), stream))
 
     def all_gather(
-        self, send: Any, recv: Any, *, async_op: bool = False, plan: LoadedPlan | None = None
+        self, send: Any, recv: Any, *, async_op: bool = False, plan: LoadedPlan | None = None, stream: Any = None
     ) -> Work | None:
         """Concatenate `send` of all ranks in `recv` of all; in place where `send` is this rank's part of `recv`."""
-        return _wrap(self._core.all_gather(send, recv, async_op, 0 if plan is None else self._number_of(plan)))
+        return _wrap(self._core.all_gather(send, recv, async_op, 0 if plan is None else self._number_of(plan), stream))
 
     def reduce_scatter(
-        self, send: Any, recv: Any, op: ReduceOp = "sum", *, async_op: bool = False, plan: LoadedPlan | None = None
+        self,
+        send: Any,
+        recv: Any,
+        op: ReduceOp = "sum",
+        *,
+        async_op: bool = False,
+        plan: LoadedPlan | None = None,
+        stream: Any = None,
     ) -> Work | None:
         """Reduce `send` of all ranks and give each rank its part of the result in `recv`."""
-        return _wrap(self._core.reduce_scatter(send, recv, op, async_op, 0 if plan is None else self._number_of(plan)))
+        return _wrap(
+            self._core.reduce_scatter(send, recv, op, async_op, 0 if plan is None else self._number_of(plan), stream)
+        )
 
     def all_to_all(
-        self, send: Any, recv: Any, *, async_op: bool = False, plan: LoadedPlan | None = None
+        self, send: Any, recv: Any, *, async_op: bool = False, plan: LoadedPlan | None = None, stream: Any = None
     ) -> Work | None:
         """Send the i-th part of `send` to rank i, and receive rank i's part for this rank as the i-th of `recv`."""
-        return _wrap(self._core.all_to_all(send, recv, async_op, 0 if plan is None else self._number_of(plan)))
+        return _wrap(self._core.all_to_all(send, recv, async_op, 0 if plan is None else self._number_of(plan), stream))
 
     def all_to_all_v(
         self,
@@ -358,38 +397,60 @@ class Communicator:
         recv_counts: Sequence[int],
         *,
         async_op: bool = False,
+        stream: Any = None,
     ) -> Work | None:
         """all_to_all with parts of any size: one count of elements per rank; parts lie in rank order, without gaps."""
-        return _wrap(self._core.all_to_all_v(send, list(send_counts), recv, list(recv_counts), async_op))
+        return _wrap(self._core.all_to_all_v(send, list(send_counts), recv, list(recv_counts), async_op, stream))
 
     def gather(
-        self, send: Any, recv: Any = None, root: int = 0, *, async_op: bool = False, plan: LoadedPlan | None = None
+        self,
+        send: Any,
+        recv: Any = None,
+        root: int = 0,
+        *,
+        async_op: bool = False,
+        plan: LoadedPlan | None = None,
+        stream: Any = None,
     ) -> Work | None:
         """Concatenate `send` of all ranks, by rank, in `recv` of the root; others may pass None."""
-        return _wrap(self._core.gather(send, recv, root, async_op, 0 if plan is None else self._number_of(plan)))
+        return _wrap(
+            self._core.gather(send, recv, root, async_op, 0 if plan is None else self._number_of(plan), stream)
+        )
 
     def scatter(
-        self, send: Any, recv: Any, root: int = 0, *, async_op: bool = False, plan: LoadedPlan | None = None
+        self,
+        send: Any,
+        recv: Any,
+        root: int = 0,
+        *,
+        async_op: bool = False,
+        plan: LoadedPlan | None = None,
+        stream: Any = None,
     ) -> Work | None:
         """Give each rank, in `recv`, its part of the root's `send`; others may pass None for `send`."""
-        return _wrap(self._core.scatter(send, recv, root, async_op, 0 if plan is None else self._number_of(plan)))
+        return _wrap(
+            self._core.scatter(send, recv, root, async_op, 0 if plan is None else self._number_of(plan), stream)
+        )
 
-    def send(self, data: Any, peer: int, *, async_op: bool = False) -> Work | None:
+    def send(self, data: Any, peer: int, *, async_op: bool = False, stream: Any = None) -> Work | None:
         """Send `data` to rank `peer`, which must call recv with the same size and type."""
-        return _wrap(self._core.send(data, peer, async_op))
+        return _wrap(self._core.send(data, peer, async_op, stream))
 
-    def recv(self, data: Any, peer: int, *, async_op: bool = False) -> Work | None:
+    def recv(self, data: Any, peer: int, *, async_op: bool = False, stream: Any = None) -> Work | None:
         """Receive into `data` what rank `peer` sends to this rank."""
-        return _wrap(self._core.recv(data, peer, async_op))
+        return _wrap(self._core.recv(data, peer, async_op, stream))
 
     def barrier(self, *, async_op: bool = False) -> Work | None:
         """Wait until every rank has called it."""
         return _wrap(self._core.barrier(async_op))
 
 
-def init_all(ranks: int) -> list[Communicator]:
-    """Return `ranks` communicators of this process that talk to each other: one thread drives them inside `group()`."""
-    return [Communicator(core) for core in _core.init_all(ranks)]
+def init_all(ranks: int, devices: Sequence[int] | None = None) -> list[Communicator]:
+    """Return `ranks` communicators of this process that talk to each other: one thread drives them inside `group()`.
+
+    `devices`: the GPU of each, under THESEUS_DEVICE=cuda, several ranks on one allowed; None: 0, 1, 2, ...
+    """
+    return [Communicator(core) for core in _core.init_all(ranks, [] if devices is None else list(devices))]
 
 
 @contextlib.contextmanager

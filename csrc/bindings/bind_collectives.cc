@@ -1,12 +1,14 @@
 // The calls of _core.Communicator that take arrays: checks of size and type, then the runtime without the GIL. `plan`:
-// what load_plan() numbered it, or 0.
+// what load_plan() numbered it, or 0. `stream`: see stream_of(); on host memory it is not looked at.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
 #include <numeric>
+#include <optional>
 
 #include "bindings/handle.h"
 #include "bindings/module.h"
+#include "runtime/progress_thread.h"
 
 namespace py = pybind11;
 
@@ -16,9 +18,24 @@ namespace {
 
 using std::to_string;
 
-// Runs `now` (or, asynchronously, `later`) with the buffers kept alive for as long as the runtime needs them.
+// What a GPU's stream has to do for `now`.
+template <class Now>
+std::shared_ptr<Work> queue(Handle& handle, void* stream, Now now) {
+  Status status = now();
+  if (status.ok()) {
+    Result<std::shared_ptr<Work>> work = work_of_stream(*handle.gpu(), handle.get()->config().device, stream);
+    if (work.ok()) return *work;
+    status = work.status();
+  }
+  return finished_work(status);
+}
+
+// Runs `now` (or, asynchronously, `later`) with the buffers kept alive for as long as the runtime needs them. On a GPU
+// `now` only queues on `stream`, so that this is what asynchronous work waits for; a call without a stream waits
+// itself.
 template <class Now, class Later>
-py::object run(Handle& handle, bool asynchronous, Buffer&& first, Buffer&& second, Now now, Later later) {
+py::object run(Handle& handle, bool asynchronous, std::optional<void*> stream, Buffer&& first, Buffer&& second, Now now,
+               Later later) {
   if (asynchronous) [[unlikely]] {
     if (group_depth() > 0) {
       throw StatusError(
@@ -27,7 +44,7 @@ py::object run(Handle& handle, bool asynchronous, Buffer&& first, Buffer&& secon
     std::shared_ptr<Work> work;
     {
       py::gil_scoped_release release;
-      work = later();
+      work = handle.gpu() == nullptr || !stream ? later() : queue(handle, *stream, now);
     }
     std::vector<Buffer> buffers;
     buffers.push_back(std::move(first));
@@ -50,11 +67,18 @@ py::object run(Handle& handle, bool asynchronous, Buffer&& first, Buffer&& secon
   return py::none();
 }
 
-py::object submit(Handle& handle, const CollectiveCall& call, bool asynchronous, Buffer&& first, Buffer&& second) {
+// What a call on a GPU takes its place in; nothing on host memory.
+void* stream_for(const Handle& handle, const char* function, py::handle stream, const Buffer& buffer) {
+  return handle.gpu() == nullptr ? nullptr : stream_of(function, stream, buffer);
+}
+
+py::object submit(Handle& handle, const char* function, CollectiveCall& call, bool asynchronous, py::handle stream,
+                  Buffer&& first, Buffer&& second) {
   Communicator* communicator = handle.get();
+  call.stream = stream_for(handle, function, stream, first.data() != nullptr ? first : second);
   return run(
-      handle, asynchronous, std::move(first), std::move(second), [&] { return communicator->submit(call); },
-      [&] { return communicator->submit_async(call); });
+      handle, asynchronous, call.stream, std::move(first), std::move(second),
+      [&] { return communicator->submit(call); }, [&] { return communicator->submit_async(call); });
 }
 
 // sum, prod, ... or the handle of a PreMulSum: an int, or an object with an int `handle`.
@@ -136,12 +160,13 @@ CollectiveCall call_of(Collective collective, const Buffer* send, const Buffer* 
   return call;
 }
 
-py::object all_reduce(Handle& handle, py::handle send, py::handle recv, py::handle op, bool asynchronous, int plan) {
+py::object all_reduce(Handle& handle, py::handle send, py::handle recv, py::handle op, bool asynchronous, int plan,
+                      py::handle stream) {
   const bool in_place = recv.is_none();
-  Buffer input = Buffer::borrow(send.ptr(), {"all_reduce", "send", in_place});
+  Buffer input = handle.borrow(send, {"all_reduce", "send", in_place});
   Buffer output;
   if (!in_place) {
-    output = Buffer::borrow(recv.ptr(), {"all_reduce", "recv", true});
+    output = handle.borrow(recv, {"all_reduce", "recv", true});
     check_types("all_reduce", input, output);
     check_equal("all_reduce", input, output);
   }
@@ -149,19 +174,19 @@ py::object all_reduce(Handle& handle, py::handle send, py::handle recv, py::hand
       call_of(Collective::AllReduce, &input, in_place ? &input : &output, input.count(), input.element().type);
   call.op = op_for("all_reduce", input.element(), op);
   call.plan = plan;
-  return submit(handle, call, asynchronous, std::move(input), std::move(output));
+  return submit(handle, "all_reduce", call, asynchronous, stream, std::move(input), std::move(output));
 }
 
 py::object reduce(Handle& handle, py::handle send, py::handle recv, py::handle op, int root, bool asynchronous,
-                  int plan) {
+                  int plan, py::handle stream) {
   Communicator* communicator = handle.get();
   check_root("reduce", root, communicator->ranks());
   const bool is_root = communicator->rank() == root;
   const bool in_place = recv.is_none();
-  Buffer input = Buffer::borrow(send.ptr(), {"reduce", "send", is_root && in_place});
+  Buffer input = handle.borrow(send, {"reduce", "send", is_root && in_place});
   Buffer output;
   if (is_root && !in_place) {
-    output = Buffer::borrow(recv.ptr(), {"reduce", "recv", true});
+    output = handle.borrow(recv, {"reduce", "recv", true});
     check_types("reduce", input, output);
     check_equal("reduce", input, output);
   }
@@ -170,45 +195,47 @@ py::object reduce(Handle& handle, py::handle send, py::handle recv, py::handle o
   call.op = op_for("reduce", input.element(), op);
   call.root = root;
   call.plan = plan;
-  return submit(handle, call, asynchronous, std::move(input), std::move(output));
+  return submit(handle, "reduce", call, asynchronous, stream, std::move(input), std::move(output));
 }
 
-py::object broadcast(Handle& handle, py::handle data, int root, bool asynchronous, int plan) {
+py::object broadcast(Handle& handle, py::handle data, int root, bool asynchronous, int plan, py::handle stream) {
   Communicator* communicator = handle.get();
   check_root("broadcast", root, communicator->ranks());
-  Buffer buffer = Buffer::borrow(data.ptr(), {"broadcast", "data", communicator->rank() != root});
+  Buffer buffer = handle.borrow(data, {"broadcast", "data", communicator->rank() != root});
   CollectiveCall call = call_of(Collective::Broadcast, &buffer, &buffer, buffer.count(), buffer.element().type);
   call.root = root;
   call.plan = plan;
-  return submit(handle, call, asynchronous, std::move(buffer), Buffer());
+  return submit(handle, "broadcast", call, asynchronous, stream, std::move(buffer), Buffer());
 }
 
-py::object all_gather(Handle& handle, py::handle send, py::handle recv, bool asynchronous, int plan) {
-  Buffer input = Buffer::borrow(send.ptr(), {"all_gather", "send", false});
-  Buffer output = Buffer::borrow(recv.ptr(), {"all_gather", "recv", true});
+py::object all_gather(Handle& handle, py::handle send, py::handle recv, bool asynchronous, int plan,
+                      py::handle stream) {
+  Buffer input = handle.borrow(send, {"all_gather", "send", false});
+  Buffer output = handle.borrow(recv, {"all_gather", "recv", true});
   check_types("all_gather", input, output);
   check_share("all_gather", "recv", output, "send", input, handle.get()->ranks());
   CollectiveCall call = call_of(Collective::AllGather, &input, &output, input.count(), input.element().type);
   call.plan = plan;
-  return submit(handle, call, asynchronous, std::move(input), std::move(output));
+  return submit(handle, "all_gather", call, asynchronous, stream, std::move(input), std::move(output));
 }
 
-py::object reduce_scatter(Handle& handle, py::handle send, py::handle recv, py::handle op, bool asynchronous,
-                          int plan) {
-  Buffer input = Buffer::borrow(send.ptr(), {"reduce_scatter", "send", false});
-  Buffer output = Buffer::borrow(recv.ptr(), {"reduce_scatter", "recv", true});
+py::object reduce_scatter(Handle& handle, py::handle send, py::handle recv, py::handle op, bool asynchronous, int plan,
+                          py::handle stream) {
+  Buffer input = handle.borrow(send, {"reduce_scatter", "send", false});
+  Buffer output = handle.borrow(recv, {"reduce_scatter", "recv", true});
   check_types("reduce_scatter", input, output);
   check_share("reduce_scatter", "send", input, "recv", output, handle.get()->ranks());
   CollectiveCall call = call_of(Collective::ReduceScatter, &input, &output, output.count(), input.element().type);
   call.op = op_for("reduce_scatter", input.element(), op);
   call.plan = plan;
-  return submit(handle, call, asynchronous, std::move(input), std::move(output));
+  return submit(handle, "reduce_scatter", call, asynchronous, stream, std::move(input), std::move(output));
 }
 
-py::object all_to_all(Handle& handle, py::handle send, py::handle recv, bool asynchronous, int plan) {
+py::object all_to_all(Handle& handle, py::handle send, py::handle recv, bool asynchronous, int plan,
+                      py::handle stream) {
   const int ranks = handle.get()->ranks();
-  Buffer input = Buffer::borrow(send.ptr(), {"all_to_all", "send", false});
-  Buffer output = Buffer::borrow(recv.ptr(), {"all_to_all", "recv", true});
+  Buffer input = handle.borrow(send, {"all_to_all", "send", false});
+  Buffer output = handle.borrow(recv, {"all_to_all", "recv", true});
   check_types("all_to_all", input, output);
   check_equal("all_to_all", input, output);
   if (input.elements() % static_cast<size_t>(ranks) != 0) {
@@ -218,18 +245,19 @@ py::object all_to_all(Handle& handle, py::handle send, py::handle recv, bool asy
   const size_t count = input.count() / static_cast<size_t>(ranks);
   CollectiveCall call = call_of(Collective::AllToAll, &input, &output, count, input.element().type);
   call.plan = plan;
-  return submit(handle, call, asynchronous, std::move(input), std::move(output));
+  return submit(handle, "all_to_all", call, asynchronous, stream, std::move(input), std::move(output));
 }
 
-py::object gather(Handle& handle, py::handle send, py::handle recv, int root, bool asynchronous, int plan) {
+py::object gather(Handle& handle, py::handle send, py::handle recv, int root, bool asynchronous, int plan,
+                  py::handle stream) {
   Communicator* communicator = handle.get();
   check_root("gather", root, communicator->ranks());
   const bool is_root = communicator->rank() == root;
-  Buffer input = Buffer::borrow(send.ptr(), {"gather", "send", false});
+  Buffer input = handle.borrow(send, {"gather", "send", false});
   Buffer output;
   if (is_root) {
     if (recv.is_none()) refuse({"gather", "recv", true}, "is None, but this rank is the root and gets the result");
-    output = Buffer::borrow(recv.ptr(), {"gather", "recv", true});
+    output = handle.borrow(recv, {"gather", "recv", true});
     check_types("gather", input, output);
     check_share("gather", "recv", output, "send", input, communicator->ranks());
   }
@@ -237,18 +265,19 @@ py::object gather(Handle& handle, py::handle send, py::handle recv, int root, bo
       call_of(Collective::Gather, &input, is_root ? &output : nullptr, input.count(), input.element().type);
   call.root = root;
   call.plan = plan;
-  return submit(handle, call, asynchronous, std::move(input), std::move(output));
+  return submit(handle, "gather", call, asynchronous, stream, std::move(input), std::move(output));
 }
 
-py::object scatter(Handle& handle, py::handle send, py::handle recv, int root, bool asynchronous, int plan) {
+py::object scatter(Handle& handle, py::handle send, py::handle recv, int root, bool asynchronous, int plan,
+                   py::handle stream) {
   Communicator* communicator = handle.get();
   check_root("scatter", root, communicator->ranks());
   const bool is_root = communicator->rank() == root;
-  Buffer output = Buffer::borrow(recv.ptr(), {"scatter", "recv", true});
+  Buffer output = handle.borrow(recv, {"scatter", "recv", true});
   Buffer input;
   if (is_root) {
     if (send.is_none()) refuse({"scatter", "send", false}, "is None, but this rank is the root and has the data");
-    input = Buffer::borrow(send.ptr(), {"scatter", "send", false});
+    input = handle.borrow(send, {"scatter", "send", false});
     check_types("scatter", input, output);
     check_share("scatter", "send", input, "recv", output, communicator->ranks());
   }
@@ -256,7 +285,7 @@ py::object scatter(Handle& handle, py::handle send, py::handle recv, int root, b
       call_of(Collective::Scatter, is_root ? &input : nullptr, &output, output.count(), output.element().type);
   call.root = root;
   call.plan = plan;
-  return submit(handle, call, asynchronous, std::move(input), std::move(output));
+  return submit(handle, "scatter", call, asynchronous, stream, std::move(input), std::move(output));
 }
 
 // Counts and running offsets, in the runtime's elements, of one side of an uneven all-to-all.
@@ -283,11 +312,35 @@ struct Splits {
   }
 };
 
+// Those of the runtime's calls that take a stream get it.
+template <class Call>
+void set_stream(Call& call, void* stream) {
+  if constexpr (requires { call.stream = stream; }) call.stream = stream;
+}
+
+template <class Endpoint>
+Status send_on(Endpoint& endpoint, const void* data, size_t count, DataType type, int peer, void* stream) {
+  if constexpr (requires { endpoint.send(data, count, type, peer, stream); }) {
+    return endpoint.send(data, count, type, peer, stream);
+  } else {
+    return endpoint.send(data, count, type, peer);
+  }
+}
+
+template <class Endpoint>
+Status recv_on(Endpoint& endpoint, void* data, size_t count, DataType type, int peer, void* stream) {
+  if constexpr (requires { endpoint.recv(data, count, type, peer, stream); }) {
+    return endpoint.recv(data, count, type, peer, stream);
+  } else {
+    return endpoint.recv(data, count, type, peer);
+  }
+}
+
 py::object all_to_all_v(Handle& handle, py::handle send, const std::vector<int64_t>& send_counts, py::handle recv,
-                        const std::vector<int64_t>& recv_counts, bool asynchronous) {
+                        const std::vector<int64_t>& recv_counts, bool asynchronous, py::handle stream) {
   Communicator* communicator = handle.get();
-  Buffer input = Buffer::borrow(send.ptr(), {"all_to_all_v", "send", false});
-  Buffer output = Buffer::borrow(recv.ptr(), {"all_to_all_v", "recv", true});
+  Buffer input = handle.borrow(send, {"all_to_all_v", "send", false});
+  Buffer output = handle.borrow(recv, {"all_to_all_v", "recv", true});
   check_types("all_to_all_v", input, output);
   Splits out({"all_to_all_v", "send_counts", false}, input, send_counts, communicator->ranks());
   Splits in({"all_to_all_v", "recv_counts", false}, output, recv_counts, communicator->ranks());
@@ -299,37 +352,43 @@ py::object all_to_all_v(Handle& handle, py::handle send, const std::vector<int64
   call.recv_counts = in.counts.data();
   call.recv_offsets = in.offsets.data();
   call.type = input.element().type;
+  void* const on = stream_for(handle, "all_to_all_v", stream, input);
+  set_stream(call, on);
   return run(
-      handle, asynchronous, std::move(input), std::move(output), [&] { return communicator->all_to_all_v(call); },
+      handle, asynchronous, on, std::move(input), std::move(output), [&] { return communicator->all_to_all_v(call); },
       [&] { return communicator->all_to_all_v_async(call); });
 }
 
-py::object send(Handle& handle, py::handle data, int peer, bool asynchronous) {
+py::object send(Handle& handle, py::handle data, int peer, bool asynchronous, py::handle stream) {
   Communicator* communicator = handle.get();
-  Buffer buffer = Buffer::borrow(data.ptr(), {"send", "data", false});
+  Buffer buffer = handle.borrow(data, {"send", "data", false});
   const void* memory = buffer.data();
   const size_t count = buffer.count();
   const DataType type = buffer.element().type;
+  void* const on = stream_for(handle, "send", stream, buffer);
   return run(
-      handle, asynchronous, std::move(buffer), Buffer(), [&] { return communicator->send(memory, count, type, peer); },
+      handle, asynchronous, on, std::move(buffer), Buffer(),
+      [&] { return send_on(*communicator, memory, count, type, peer, on); },
       [&] { return communicator->send_async(memory, count, type, peer); });
 }
 
-py::object recv(Handle& handle, py::handle data, int peer, bool asynchronous) {
+py::object recv(Handle& handle, py::handle data, int peer, bool asynchronous, py::handle stream) {
   Communicator* communicator = handle.get();
-  Buffer buffer = Buffer::borrow(data.ptr(), {"recv", "data", true});
+  Buffer buffer = handle.borrow(data, {"recv", "data", true});
   void* memory = buffer.data();
   const size_t count = buffer.count();
   const DataType type = buffer.element().type;
+  void* const on = stream_for(handle, "recv", stream, buffer);
   return run(
-      handle, asynchronous, std::move(buffer), Buffer(), [&] { return communicator->recv(memory, count, type, peer); },
+      handle, asynchronous, on, std::move(buffer), Buffer(),
+      [&] { return recv_on(*communicator, memory, count, type, peer, on); },
       [&] { return communicator->recv_async(memory, count, type, peer); });
 }
 
 py::object barrier(Handle& handle, bool asynchronous) {
   Communicator* communicator = handle.get();
   return run(
-      handle, asynchronous, Buffer(), Buffer(), [&] { return communicator->barrier(); },
+      handle, asynchronous, std::nullopt, Buffer(), Buffer(), [&] { return communicator->barrier(); },
       [&] { return communicator->barrier_async(); });
 }
 

@@ -67,20 +67,26 @@ std::unique_ptr<Handle> make(Call call) {
   return communicator == nullptr ? nullptr : std::make_unique<Handle>(communicator);
 }
 
-std::unique_ptr<Handle> init(const py::bytes& unique_id, int ranks, int rank, bool blocking, std::string name) {
+std::unique_ptr<Handle> init(const py::bytes& unique_id, int ranks, int rank, bool blocking, std::string name,
+                             int device) {
   UniqueId id = unique_id_of(unique_id);
   CommConfig config;
   config.blocking = blocking;
   config.name = std::move(name);
+  config.device = device;
   return make([&] { return Communicator::init(id, ranks, rank, config); });
 }
 
-py::list init_all(int ranks) {
+py::list init_all(int ranks, const std::vector<int>& devices) {
+  if (!devices.empty() && devices.size() != static_cast<size_t>(ranks)) {
+    throw StatusError(Status::argument("init_all: " + std::to_string(devices.size()) + " devices for " +
+                                       std::to_string(ranks) + " ranks; each needs one"));
+  }
   std::vector<Communicator*> communicators;
   Status status;
   {
     py::gil_scoped_release release;
-    Result<std::vector<Communicator*>> result = Communicator::init_all(ranks);
+    Result<std::vector<Communicator*>> result = Communicator::init_all(ranks, devices);
     if (result.ok()) {
       communicators = std::move(result).value();
     } else {
@@ -167,10 +173,13 @@ void bind_communicator(py::module_& module) {
   });
   py::class_<Handle> communicator(module, "Communicator");
   communicator.def_static("init", &init, py::arg("unique_id"), py::arg("ranks"), py::arg("rank"), py::arg("blocking"),
-                          py::arg("name"));
-  module.def("init_all", &init_all, py::arg("ranks"));
+                          py::arg("name"), py::arg("device") = -1);
+  module.def("init_all", &init_all, py::arg("ranks"), py::arg("devices") = std::vector<int>());
   communicator.def_property_readonly("rank", [](const Handle& h) { return h.get()->rank(); })
       .def_property_readonly("ranks", [](const Handle& h) { return h.get()->ranks(); })
+      // The GPU that buffers are on; -1: host memory.
+      .def_property_readonly("device",
+                             [](const Handle& h) { return h.gpu() == nullptr ? -1 : h.get()->config().device; })
       .def_property_readonly("name", [](const Handle& h) { return h.get()->config().name; })
       .def_property_readonly("blocking", [](const Handle& h) { return h.get()->blocking(); })
       .def_property_readonly("is_open", &Handle::is_open)

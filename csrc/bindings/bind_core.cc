@@ -9,6 +9,8 @@ PYBIND11_MODULE(_core, module) {
   bind_errors(module);
   bind_work(module);
   bind_memory(module);
+  bind_driver(module);
+  bind_gpu_kernels(module);
   bind_group(module);
   bind_communicator(module);
   bind_collectives(module);

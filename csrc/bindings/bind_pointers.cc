@@ -15,7 +15,7 @@ namespace {
 using Address = uintptr_t;
 
 CollectiveCall call_of(int collective, Address send, Address recv, size_t count, int type, int op, int root,
-                       int plan = 0) {
+                       int plan = 0, Address stream = 0) {
   CollectiveCall call;
   call.collective = static_cast<Collective>(collective);
   call.send = reinterpret_cast<const void*>(send);
@@ -25,6 +25,7 @@ CollectiveCall call_of(int collective, Address send, Address recv, size_t count,
   call.op = op;
   call.root = root;
   call.plan = plan;
+  call.stream = reinterpret_cast<void*>(stream);
   return call;
 }
 
@@ -80,10 +81,10 @@ void bind_pointers(py::module_& module) {
              now(h, [&] { return c->submit(call_of(collective, send, recv, count, type, op, root)); });
            })
       .def("run_plan",
-           [](Handle& h, int plan, int collective, Address send, Address recv, size_t count, int type, int op,
-              int root) {
+           [](Handle& h, int plan, int collective, Address send, Address recv, size_t count, int type, int op, int root,
+              Address stream) {
              Communicator* c = h.get();
-             now(h, [&] { return c->submit(call_of(collective, send, recv, count, type, op, root, plan)); });
+             now(h, [&] { return c->submit(call_of(collective, send, recv, count, type, op, root, plan, stream)); });
            })
       .def("start",
            [](Handle& h, int collective, Address send, Address recv, size_t count, int type, int op, int root) {

@@ -59,6 +59,7 @@ std::optional<ElementType> element_of_torch(py::handle dtype) {
 // Attribute names as Python keeps them, made once: this is on the path of every call on a tensor.
 struct TorchNames {
   PyObject* is_cpu = PyUnicode_InternFromString("is_cpu");
+  PyObject* is_cuda = PyUnicode_InternFromString("is_cuda");
   PyObject* layout = PyUnicode_InternFromString("layout");
   PyObject* dtype = PyUnicode_InternFromString("dtype");
   PyObject* is_contiguous = PyUnicode_InternFromString("is_contiguous");
@@ -122,6 +123,8 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
   data_ = std::exchange(other.data_, nullptr);
   elements_ = std::exchange(other.elements_, 0);
   element_ = other.element_;
+  on_device_ = other.on_device_;
+  stream_ = other.stream_;
   view_ = other.view_;
   other.view_.obj = nullptr;
   owner_ = std::move(other.owner_);
@@ -140,11 +143,11 @@ Buffer Buffer::borrow(PyObject* object, const Role& role) {
   py::handle handle(object);
   if (buffer.borrow_torch(handle, role)) return buffer;
   if (buffer.borrow_array_interface(handle, role)) return buffer;
+  if (buffer.borrow_cuda_interface(handle, role)) return buffer;
   if (buffer.borrow_dlpack(handle, role)) return buffer;
-  if (py::hasattr(handle, "__cuda_array_interface__"))
-    refuse(role, "lies in GPU memory; only host memory is supported");
   refuse(role, "is a " + class_name(handle) +
-                   "; it must be a NumPy array, a torch CPU tensor, or offer DLPack, __array_interface__ or a buffer");
+                   "; it must be a NumPy array, a torch tensor, or offer DLPack, __array_interface__, "
+                   "__cuda_array_interface__ or a buffer");
 }
 
 bool Buffer::borrow_protocol(PyObject* object, const Role& role) {
@@ -177,8 +180,11 @@ bool Buffer::borrow_torch(py::handle object, const Role& role) {
   if (!is_torch_tensor(object)) return false;
   const TorchNames& names = torch_names();
   if (attribute(object, names.is_cpu).ptr() != Py_True) {
-    refuse(role, "lies on device '" + std::string(py::str(object.attr("device"))) +
-                     "'; only host memory is supported: pass a CPU tensor");
+    if (attribute(object, names.is_cuda).ptr() != Py_True) {
+      refuse(role, "lies on device '" + std::string(py::str(object.attr("device"))) +
+                       "'; only host and CUDA memory are supported: pass a CPU or a CUDA tensor");
+    }
+    on_device_ = true;
   }
   if (attribute(object, names.layout).ptr() != names.strided) {
     refuse(role,
@@ -200,16 +206,34 @@ bool Buffer::borrow_torch(py::handle object, const Role& role) {
 
 bool Buffer::borrow_array_interface(py::handle object, const Role& role) {
   if (!py::hasattr(object, "__array_interface__")) return false;
-  py::dict interface = object.attr("__array_interface__");
+  take_interface(object, object.attr("__array_interface__"), "__array_interface__", role);
+  return true;
+}
+
+bool Buffer::borrow_cuda_interface(py::handle object, const Role& role) {
+  if (!py::hasattr(object, "__cuda_array_interface__")) return false;
+  const py::dict interface = object.attr("__cuda_array_interface__");
+  if (interface.contains("mask") && !interface["mask"].is_none()) {
+    refuse(role, "is a masked array, whose elements are not all there");
+  }
+  take_interface(object, interface, "__cuda_array_interface__", role);
+  on_device_ = true;
+  if (interface.contains("stream") && !interface["stream"].is_none()) {
+    stream_ = interface["stream"].cast<uintptr_t>();
+  }
+  return true;
+}
+
+void Buffer::take_interface(py::handle object, const py::dict& interface, const char* name, const Role& role) {
   std::string typestr = py::str(interface["typestr"]);
   std::optional<ElementType> element = element_of_typestr(typestr);
   // ml_dtypes' types are opaque bytes there ("<V2"); their dtype has the name.
-  std::string name = typestr;
+  std::string type = typestr;
   if (!element && py::hasattr(object, "dtype")) {
-    name = py::str(py::getattr(object.attr("dtype"), "name", py::str(typestr)));
-    if (typestr[0] != '>') element = element_of_name(name);
+    type = py::str(py::getattr(object.attr("dtype"), "name", py::str(typestr)));
+    if (typestr[0] != '>') element = element_of_name(type);
   }
-  if (!element) refuse_type(role, "'" + name + "'");
+  if (!element) refuse_type(role, "'" + type + "'");
   const size_t item_size = size_of(element->type) * element->parts;
   std::vector<int64_t> shape;
   for (py::handle extent : interface["shape"]) shape.push_back(extent.cast<int64_t>());
@@ -222,7 +246,7 @@ bool Buffer::borrow_array_interface(py::handle object, const Role& role) {
     }
   }
   if (!interface.contains("data") || !py::isinstance<py::tuple>(interface["data"])) {
-    refuse(role, "has an __array_interface__ without an address");
+    refuse(role, std::string("has an ") + name + " without an address");
   }
   py::tuple data = interface["data"];
   if (role.output && data[1].cast<bool>()) refuse_read_only(role);
@@ -231,7 +255,6 @@ bool Buffer::borrow_array_interface(py::handle object, const Role& role) {
   for (int64_t extent : shape) elements_ *= static_cast<size_t>(extent);
   data_ = reinterpret_cast<void*>(data[0].cast<uintptr_t>());
   owner_ = py::reinterpret_borrow<py::object>(object);
-  return true;
 }
 
 bool Buffer::borrow_dlpack(py::handle object, const Role& role) {
@@ -239,7 +262,8 @@ bool Buffer::borrow_dlpack(py::handle object, const Role& role) {
   if (py::hasattr(object, "__dlpack_device__")) {
     int kind = py::tuple(object.attr("__dlpack_device__")())[0].cast<int>();
     if (kind != dlpack::kCpu && kind != dlpack::kCudaHost && kind != dlpack::kCudaManaged) {
-      refuse(role, "lies on DLPack device " + std::to_string(kind) + "; only host memory is supported");
+      refuse(role, "lies on DLPack device " + std::to_string(kind) +
+                       "; by DLPack only host memory is taken, a GPU's by __cuda_array_interface__");
     }
   }
   py::object capsule;

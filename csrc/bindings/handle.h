@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "bindings/buffer.h"
+#include "bindings/device_use.h"
 #include "bindings/errors.h"
 #include "runtime/communicator.h"
 
@@ -13,7 +14,7 @@ namespace theseus::bindings {
 
 class Handle {
  public:
-  explicit Handle(Communicator* communicator) : communicator_(communicator) {}
+  explicit Handle(Communicator* communicator) : communicator_(communicator), gpu_(gpu_driver()) {}
   Handle(const Handle&) = delete;
   Handle& operator=(const Handle&) = delete;
   ~Handle();
@@ -25,6 +26,15 @@ class Handle {
     return communicator_;
   }
   bool is_open() const { return communicator_ != nullptr; }
+  // The driver of the GPU that buffers are on; null: host memory.
+  cuda::Driver* gpu() const { return gpu_; }
+  // Buffer::borrow(), of memory that this communicator works on.
+  Buffer borrow(pybind11::handle object, const Role& role) const {
+    Buffer buffer = Buffer::borrow(object.ptr(), role);
+    if (gpu_ != nullptr || buffer.on_device()) [[unlikely]]
+      check_place(role, buffer, gpu_);
+    return buffer;
+  }
   Communicator* take() { return std::exchange(communicator_, nullptr); }
 
   // Memory that calls of a non-blocking communicator still use; let go when none is outstanding.
@@ -47,6 +57,7 @@ class Handle {
   [[noreturn]] static void refuse_use();
 
   Communicator* communicator_;
+  cuda::Driver* gpu_;
   std::vector<Buffer> held_;
 };
 

@@ -26,7 +26,12 @@ def perf(  # lizard forgives: its parameters are the command's options
             help="all_reduce, all_gather, reduce_scatter, broadcast, reduce, alltoall, gather, scatter, sendrecv..."
         ),
     ],
-    ranks: Annotated[int | None, typer.Option("--ranks", "-g", "--ngpus", help="Ranks to start here (2).")] = None,
+    ranks: Annotated[
+        int | None, typer.Option("--ranks", "-g", "--ngpus", help="Processes to start here (2; with -t, 1).")
+    ] = None,
+    threads: Annotated[
+        int, typer.Option("-t", "--nthreads", help="Ranks of each process, as threads; several may share a GPU.")
+    ] = 1,
     hosts: Annotated[int, typer.Option("--hosts", help="Virtual hosts to spread them over; hosts talk by TCP.")] = 1,
     rails: Annotated[int, typer.Option("--rails", help="Network rails per virtual host.")] = 1,
     min_bytes: Annotated[
@@ -51,8 +56,9 @@ def perf(  # lizard forgives: its parameters are the command's options
 ) -> None:
     """Measure a collective and check its results, with nccl-tests' flags and output.
 
-    Starts its own ranks on this machine; under torchrun, mpirun or srun each process is one of theirs. Exits with 1
-    when any result is wrong.
+    Starts its own ranks on this machine; under torchrun, mpirun or srun each process is one of theirs. Buffers are
+    host memory, or on GPUs where THESEUS_DEVICE says cuda or cuda-emu (emulated ones). Exits with 1 when any result is
+    wrong.
     """
     from theseus_py.perf import launcher
     from theseus_py.perf.options import SweepOptions, parse_size
@@ -70,6 +76,7 @@ def perf(  # lizard forgives: its parameters are the command's options
         operation=operation,
         element_type=element_type,
         root=_root(root),
+        threads=threads,
     )
     writing = launcher.JsonFile.create(json_file) if json_file is not None and launcher.is_first() else None
     try:

@@ -122,8 +122,9 @@ def run(
     place = _launched(os.environ)
     collector = Collector(options, emit)
     if place is None:
-        layout = Layout(_DEFAULT_RANKS if ranks is None else ranks, hosts, rails)
-        options.roots(layout.ranks)
+        processes = 1 if options.threads > 1 else _DEFAULT_RANKS
+        layout = Layout(processes if ranks is None else ranks, hosts, rails)
+        options.roots(layout.ranks * options.threads)
         try:
             spawn(sweep_command(options), layout, on_report=collector.on_report)
         except RankFailed as failure:
@@ -133,7 +134,7 @@ def run(
         raise ValueError(
             f"--ranks, --hosts and --rails start ranks, but {place.source} has started {place.ranks}: leave them out"
         )
-    options.roots(place.ranks)
+    options.roots(place.ranks * options.threads)
     _run_launched(options, collector, place.rank)
     return collector.finish() if place.rank == 0 else (0, None)
 
@@ -154,9 +155,9 @@ def _launched(environment: Mapping[str, str]) -> launch.Place | None:
 
 def _run_launched(options: SweepOptions, collector: Collector, rank: int) -> None:
     from theseus_py.errors import TheseusError
-    from theseus_py.perf.worker import run_rank
+    from theseus_py.perf.worker import run_process
 
     try:
-        run_rank(options, collector.start, collector.add)
+        run_process(options, collector.start, collector.add)
     except TheseusError as error:
         raise LaunchFailed(f"rank {rank} failed: {error}") from error

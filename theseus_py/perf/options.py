@@ -38,6 +38,7 @@ class SweepOptions:
     operation: str = "sum"
     element_type: str = "float"
     root: int = 0
+    threads: int = 1  # ranks of a process, each a thread
 
     def __post_init__(self) -> None:
         _choice("collective", self.collective, tuple(COLLECTIVES))
@@ -49,6 +50,7 @@ class SweepOptions:
             ("the number of warm-up iterations (-w)", self.warmup, 0),
             ("the number of checked iterations (-c)", self.check, 0),
             ("the root (-r)", self.root, -1),
+            ("the number of threads (-t)", self.threads, 1),
             ("the step (-i)", self.step_bytes, 1),
             ("the step factor (-f)", self.step_factor, 1),
         ):

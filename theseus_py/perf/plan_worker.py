@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from theseus_py import launch
 from theseus_py.perf.launcher import LaunchFailed
 from theseus_py.perf.plan_sweep import PlanOptions, PlanRow, forms_of, run_plan_sweep
 from theseus_py.perf.report import Timing
+from theseus_py.perf.worker import gpu_of
 from theseus_py.spawn import Layout, RankFailed, Report, die_with_parent, end_with, python_command, report, spawn
 
 
@@ -52,7 +55,8 @@ def run_rank(file: Path, options: PlanOptions, chosen: bool) -> None:
     from theseus_py.communicator import Communicator
     from theseus_py.perf.endpoint import CommunicatorEndpoint
 
-    with Communicator.from_env(name="theseus sched") as communicator:
+    gpu = gpu_of(launch.discover(os.environ).local_rank)
+    with Communicator.from_env(name="theseus sched", device=gpu) as communicator:
         plan = communicator.load_plan(file.read_bytes())
         forms = forms_of(options.forms, plan.in_place, plan.out_of_place, chosen)
         endpoint = CommunicatorEndpoint(communicator, plan)

@@ -44,12 +44,14 @@ class Row:
 
 @dataclass(frozen=True)
 class RankPlace:
-    """Where a rank ran."""
+    """Where a rank ran, and the GPU that its buffers were on: number, place on the bus and name."""
 
     rank: int
     pid: int
     host: str
     device: str = "host memory"
+    ordinal: int = 0
+    bus: str = "host"
 
 
 @dataclass(frozen=True)
@@ -88,12 +90,13 @@ def header_lines(options: SweepOptions, version: str, places: Sequence[RankPlace
     return [
         f"# theseus {version}",
         f"# Collective test starting: {options.collective}_perf",
-        f"# nThread 1 nGpus 1 minBytes {options.min_bytes} maxBytes {options.max_bytes} step: {step} "
+        f"# nThread {options.threads} nGpus 1 minBytes {options.min_bytes} maxBytes {options.max_bytes} step: {step} "
         f"warmup iters: {options.warmup} iters: {options.iterations} agg iters: 1 validation: {options.check} graph: 0",
         "#",
         "# Using devices",
         *(
-            f"#  Rank {place.rank:2d} Group  0 Pid {place.pid:6d} on {place.host:>10} device  0 [host] {place.device}"
+            f"#  Rank {place.rank:2d} Group  0 Pid {place.pid:6d} on {place.host:>10} "
+            f"device {place.ordinal:2d} [{place.bus}] {place.device}"
             for place in places
         ),
         "#",
@@ -143,7 +146,7 @@ def json_report(
         "version": JSON_VERSION,
         **extra,
         "config": {
-            "nthreads": 1,
+            "nthreads": options.threads,
             "ngpus": 1,
             "minimum_bytes": options.min_bytes,
             "maximum_bytes": options.max_bytes,
@@ -160,8 +163,8 @@ def json_report(
                     "group": 0,
                     "pid": place.pid,
                     "hostname": place.host,
-                    "device": 0,
-                    "device_hex": "host",
+                    "device": place.ordinal,
+                    "device_hex": place.bus,
                     "device_info": place.device,
                 }
                 for place in places

@@ -5,23 +5,25 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
-
-import numpy as np
+from typing import Any, Protocol
 
 from theseus_py.perf.collectives import COLLECTIVES, CollectiveKind
+from theseus_py.perf.memory import Memory
 from theseus_py.perf.options import SweepOptions
 from theseus_py.perf.report import Row, Timing
-from theseus_py.perf.values import ELEMENT_TYPES, Array, ElementType, Problem
+from theseus_py.perf.values import ELEMENT_TYPES, ElementType, Problem
 
 
 @dataclass(frozen=True)
 class Call:
-    """One collective call of this rank. Arrays hold `element.storage`; `root` is a rank even where it means nothing."""
+    """One collective call of this rank. `root` is a rank even where it means nothing.
+
+    The buffers are the endpoint's memory's, of `element.storage`.
+    """
 
     kind: CollectiveKind
-    send: Array
-    receive: Array
+    send: Any
+    receive: Any
     element: ElementType
     operation: str
     root: int
@@ -36,8 +38,12 @@ class Endpoint(Protocol):
     @property
     def ranks(self) -> int: ...
 
+    @property
+    def memory(self) -> Memory:
+        """Where buffers have to be."""
+
     def prepare(self, call: Call) -> Callable[[], None]:
-        """What runs the call, as often as wanted; each time it returns when the receive buffer holds the result."""
+        """What runs the call, as often as wanted; the receive buffer holds the result when `memory` has settled."""
 
     def barrier(self) -> None: ...
 
@@ -76,28 +82,36 @@ def _measure_row(options: SweepOptions, endpoint: Endpoint, problem: Problem) ->
     )
 
 
-def _buffers(problem: Problem, rank: int, in_place: bool) -> tuple[Array, Array]:
+def _buffers(memory: Memory, problem: Problem, rank: int, in_place: bool) -> tuple[Any, Any]:
     """The send and the receive buffer; in place, both are parts of one."""
     shape = problem.shape(rank)
+    storage = problem.element.storage
     if not in_place:
-        return np.zeros(shape.send, problem.element.storage), np.zeros(shape.receive, problem.element.storage)
-    whole = np.zeros(shape.largest, problem.element.storage)
+        return memory.zeros(shape.send, storage), memory.zeros(shape.receive, storage)
+    whole = memory.zeros(shape.largest, storage)
     send_at, receive_at = shape.send_offset or 0, shape.receive_offset or 0
     return whole[send_at : send_at + shape.send], whole[receive_at : receive_at + shape.receive]
 
 
 def measure(options: SweepOptions, endpoint: Endpoint, problem: Problem, in_place: bool) -> Timing:
-    """Times and checks one form of one row; collective over the ranks. Of `options`, the iterations count."""
-    send, receive = _buffers(problem, endpoint.rank, in_place)
-    send[:] = problem.input(endpoint.rank)
+    """Times and checks one form of one row; collective over the ranks. Of `options`, the iterations count.
+
+    On a GPU the calls are queued one after another, and the time is that of the stream.
+    """
+    memory = endpoint.memory
+    memory.reuse()
+    send, receive = _buffers(memory, problem, endpoint.rank, in_place)
+    memory.write(send, problem.input(endpoint.rank))
     call = Call(problem.kind, send, receive, problem.element, problem.operation, max(problem.root, 0))
     run = endpoint.prepare(call)
     for _ in range(options.warmup):
         run()
+    memory.settle()
     endpoint.barrier()
     start = time.perf_counter()
     for _ in range(options.iterations):
         run()
+    memory.settle()
     seconds = (time.perf_counter() - start) / options.iterations
     wrong = sum(_check(endpoint, problem, call, run, in_place) for _ in range(options.check))
     mean, all_wrong = endpoint.total([seconds / endpoint.ranks, float(wrong)])
@@ -109,9 +123,10 @@ def measure(options: SweepOptions, endpoint: Endpoint, problem: Problem, in_plac
 
 def _check(endpoint: Endpoint, problem: Problem, call: Call, run: Callable[[], None], in_place: bool) -> int:
     """Runs once more on fresh data; returns the wrong elements of this rank's receive buffer."""
+    memory = endpoint.memory
     if not in_place:
-        call.receive.view(np.uint8)[:] = 0xA5  # what is never written must not pass for a result of before
-    call.send[:] = problem.input(endpoint.rank)
+        memory.spoil(call.receive)
+    memory.write(call.send, problem.input(endpoint.rank))
     endpoint.barrier()
     run()
-    return problem.wrong(endpoint.rank, call.receive)
+    return problem.wrong(endpoint.rank, memory.read(call.receive))

@@ -105,6 +105,7 @@ Status Emulator::release(int device, void* memory) {
   if (memory == nullptr) return {};
   for (const auto& stream : streams_of(device))
     if (stream->graph() == nullptr) THESEUS_TRY(stream->synchronize());
+  THESEUS_TRY(finish_closed(device));
   return memory_.release(device, memory);
 }
 

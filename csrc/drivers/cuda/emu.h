@@ -111,6 +111,7 @@ class Emulator final : public Driver {
 
   // What every call starts with: not forked, a device that exists and has not crashed.
   Status check(int device) const;
+  Status finish_closed(int device);
   Result<std::shared_ptr<EmuStream>> find(int device, Stream stream);
   Result<std::shared_ptr<TimedEvent>> find(Event event);
   Result<std::shared_ptr<const EmuFunction>> find(int device, Function function);
@@ -138,6 +139,7 @@ class Emulator final : public Driver {
   std::unordered_map<Function, std::shared_ptr<const EmuFunction>> functions_;
   std::unique_ptr<EmuCompiler> compiler_;
   std::atomic<uint64_t> next_capture_{1};
+  std::vector<std::weak_ptr<EmuStream>> closing_;  // destroyed, and perhaps at work still
 
   EmuThreads threads_;  // last: its end waits for work that uses all of the above
 };

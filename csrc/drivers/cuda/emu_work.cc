@@ -109,6 +109,20 @@ Status Emulator::destroy_stream(int device, Stream stream) {
   (*found)->close();
   std::lock_guard lock(mutex_);
   streams_.erase(stream);
+  std::erase_if(closing_, [](const auto& other) { return other.expired(); });
+  closing_.push_back(*found);
+  return {};
+}
+
+Status Emulator::finish_closed(int device) {
+  std::vector<std::shared_ptr<EmuStream>> busy;
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& stream : closing_)
+      if (auto alive = stream.lock(); alive != nullptr && alive->device() == device) busy.push_back(std::move(alive));
+  }
+  for (const auto& stream : busy)
+    if (stream->graph() == nullptr) THESEUS_TRY(stream->synchronize());
   return {};
 }
 

@@ -11,6 +11,7 @@ import pytest
 
 from theseus_py.perf import report
 from theseus_py.perf.collectives import COLLECTIVES
+from theseus_py.perf.memory import HostMemory
 from theseus_py.perf.options import OPERATIONS, SweepOptions, parse_size
 from theseus_py.perf.sweep import Call, row_count, run_sweep
 from theseus_py.perf.values import ELEMENT_TYPES, Array, Problem
@@ -27,6 +28,8 @@ class Meeting:
 
 
 class Seat:
+    memory = HostMemory()
+
     def __init__(self, meeting: Meeting, rank: int) -> None:
         self.meeting, self.rank, self.ranks = meeting, rank, meeting.ranks
 

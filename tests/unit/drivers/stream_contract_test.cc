@@ -168,6 +168,25 @@ TEST_P(StreamContract, QueuedWorkOutlivesItsStreamAndEvent) {
   EXPECT_EQ(from_device(memory, 100), std::vector<uint8_t>(100, 9));
 }
 
+// Else work that outlives its stream would use what is no longer there.
+TEST_P(StreamContract, ReleasingMemoryWaitsForDestroyedStreamsToo) {
+  const Stream on = take(driver().create_stream(0));
+  void* memory = take(driver().allocate(0, 100));
+  Gate gate;
+  expect_ok(driver().call_host(0, on, &Gate::wait, &gate));
+  expect_ok(driver().fill(0, memory, 9, 100, on));
+  expect_ok(driver().destroy_stream(0, on));
+  std::atomic<bool> opened{false};
+  std::thread opener([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    opened.store(true);
+    gate.open();
+  });
+  expect_ok(driver().release(0, memory));
+  EXPECT_TRUE(opened.load());
+  opener.join();
+}
+
 TEST_P(StreamContract, NothingIsCapturedByItself) {
   EXPECT_EQ(take(driver().capture(0, nullptr)).state, Capture::State::None);
   EXPECT_EQ(take(driver().capture(0, stream())).state, Capture::State::None);

@@ -166,7 +166,7 @@ def test_device_memory_is_refused(alone: Communicator) -> None:
         def __dlpack__(self, **_: Any) -> Any:
             raise AssertionError("must not be asked for")
 
-    refused(lambda: alone.all_reduce(OnDevice(), np.zeros(1)), "only host memory")
+    refused(lambda: alone.all_reduce(OnDevice(), np.zeros(1)), "only host memory", "__cuda_array_interface__")
 
 
 def test_zero_elements_are_fine(alone: Communicator) -> None:

@@ -1,0 +1,1 @@
+"""The parts of gpu_check.py: each a module with functions that yield rows, run in a process of its own."""
