@@ -171,6 +171,15 @@ KernelText division_text(DataType type) {
                        body + "}\n");
 }
 
+KernelText transfer_text() {
+  return text_with("theseus_transfer", "transfer.cu",
+                   "#include \"device/transfer.cuh\"\n"
+                   "using namespace theseus::device;\n"
+                   "THESEUS_KERNEL(theseus_transfer, TransferRequest, request) {\n"
+                   "  THESEUS_SHARED(TransferJob, job);\n"
+                   "  transfer(request, job);\n}\n");
+}
+
 KernelText plan_text(const Plan& plan, const RankPlan& part, const PlanKernel& kernel) {
   return text_with("theseus_plan", std::string("plan_") + name_of(kernel.type) + "_" + name_of(kernel.op) + ".cu",
                    PlanWriter(plan, part, kernel).run());
