@@ -34,20 +34,29 @@ Status CudaExecution::end(cuda::Stream stream, ResourceTree::Lease lease, const 
     newest_peers_.clear();
     for (const Connection& connection : schedule.part->connections) newest_peers_.push_back(connection.peer);
   }
+  return end(stream, UnderWay{nullptr, std::move(lease), nullptr});
+}
+
+Status CudaExecution::end(cuda::Stream stream, std::shared_ptr<void> held) {
+  return end(stream, UnderWay{nullptr, {}, std::move(held)});
+}
+
+Status CudaExecution::end(cuda::Stream stream, UnderWay request) {
   Result<cuda::Capture> capture = device_.driver().capture(device_.ordinal(), stream);
   if (!capture.ok()) return capture.status();
   if (capture->state != cuda::Capture::State::None) {
-    captured_.push_back({nullptr, std::move(lease)});
+    captured_.push_back(std::move(request));
     return {};
   }
   Result<cuda::Event> done = take_event();
   Status recorded = done.ok() ? device_.driver().record(device_.ordinal(), *done, stream) : done.status();
   if (!recorded.ok()) {
     // Nothing tells when its kernels are done, so what they use stays to the end.
-    captured_.push_back({nullptr, std::move(lease)});
+    captured_.push_back(std::move(request));
     return recorded;
   }
-  under_way_.push_back({*done, std::move(lease)});
+  request.done = *done;
+  under_way_.push_back(std::move(request));
   last_stream_ = stream;
   return {};
 }

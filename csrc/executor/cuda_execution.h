@@ -5,6 +5,7 @@
 #pragma once
 
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -35,6 +36,8 @@ class CudaExecution {
   // Between these two a request may queue any work on `stream`.
   Status begin(cuda::Stream stream);
   Status end(cuda::Stream stream, ResourceTree::Lease lease, const CudaSchedule& schedule);
+  // The same for a request without a plan; `held` is what it works with.
+  Status end(cuda::Stream stream, std::shared_ptr<void> held);
   // Queues the kernels of a request.
   Status launch(const CudaCall& call, cuda::Stream stream);
 
@@ -52,8 +55,10 @@ class CudaExecution {
   struct UnderWay {
     cuda::Event done;
     ResourceTree::Lease lease;
+    std::shared_ptr<void> held;
   };
   Result<cuda::Event> take_event();
+  Status end(cuda::Stream stream, UnderWay request);
 
   CudaDevice& device_;
   CudaKernels& kernels_;
