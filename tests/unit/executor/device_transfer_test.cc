@@ -61,7 +61,8 @@ TEST(DeviceTransfer, OldWordsAreNotTakenForNewOnes) {
     for (const size_t bytes : {size_t{8}, size_t{200}}) {
       TransferWorld world(2, {.messages = start / 3 * 3, .old_words = start != 0, .old_lines = start > 1 << 29});
       for (int launch = 0; launch < 4; ++launch) {
-        for (int turn = 0; turn < 20; ++turn) world.add(0, 1, turn % 7 == 6 ? 208 - bytes : bytes, 1);
+        // All in lines or all in slots, until the old ones are due.
+        for (int turn = 0; turn < 20; ++turn) world.add(0, 1, launch == 3 && turn % 3 == 0 ? 208 - bytes : bytes, 1);
         ASSERT_EQ(FiberRun(7).run(world.launches(transfers, 1, 2)), "") << start << ", " << bytes;
         ASSERT_EQ(world.fault(1), 0u) << start << ", " << bytes;
         ASSERT_TRUE(world.all_arrived()) << start << ", " << bytes;

@@ -18,7 +18,7 @@ struct TransferGeometry {
   uint32_t slots = 3;
   uint32_t slot_bytes = 256;
   uint32_t lines = 17;    // of an LL slot
-  uint64_t messages = 0;  // that every link has carried before
+  uint64_t messages = 0;  // that every link has carried before; a multiple of `slots`
   // Posted words bear numbers that are to come, as from 2^16 messages ago; and lines, as from 2^32.
   bool old_words = false;
   bool old_lines = false;
@@ -143,11 +143,13 @@ class TransferWorld {
     known->lines.resize(size_t{geometry_.slots} * geometry_.lines);
     known->posted.resize(geometry_.slots);
     auto* const words = reinterpret_cast<device::U64*>(known->lines.data());
+    // The numbers of the messages that are to use each slot some rounds from now.
+    const uint64_t due = geometry_.messages + 1 + 13 * geometry_.slots;
     for (size_t i = 0; geometry_.old_lines && i < 2 * known->lines.size(); ++i) {
-      words[i] = (geometry_.messages + 40 + i % 3) << 32 | 0x5555;
+      words[i] = (due + i / 2 / geometry_.lines) << 32 | 0x5555;
     }
     for (size_t i = 0; geometry_.old_words && i < geometry_.slots; ++i) {
-      known->posted[i] = device::posted_word(geometry_.messages + 40 + i, 0, 32);
+      known->posted[i] = device::posted_word(due + i, 0, 32);
     }
     known->taken = geometry_.messages;
     for (device::Link& end : known->ends) {
