@@ -31,6 +31,22 @@ Status check_folds(const RankPlan& part) {
                        " values at once, the most that this executor takes");
 }
 
+// Messages of each connection in a micro-batch.
+std::vector<uint64_t> messages_of(const RankPlan& part) {
+  std::vector<uint64_t> messages(part.connections.size());
+  const auto count = [&messages](int16_t connection) {
+    if (connection >= 0) ++messages[static_cast<size_t>(connection)];
+  };
+  for (const ThreadBlock& block : part.thread_blocks) {
+    for (const Instruction& instruction : block.instructions) {
+      count(instruction.recv);
+      count(instruction.send);
+      for (const int16_t operand : instruction.fold) count(operand);
+    }
+  }
+  return messages;
+}
+
 size_t aligned(size_t bytes) {
   return (bytes + device::kVectorBytes - 1) / device::kVectorBytes * device::kVectorBytes;
 }
@@ -94,6 +110,11 @@ Result<std::shared_ptr<Part>> CudaBuilder::links_part(const CudaSchedule& schedu
   if (!pointers.ok()) return pointers.status();
   auto part = std::make_shared<CudaLinks>();
   part->pointers = std::move(*pointers);
+  const std::vector<uint64_t> messages = messages_of(*schedule.part);
+  for (size_t i = 0; i < messages.size(); ++i) {
+    ProxyEnd* const end = device_.proxy_end(schedule.part->connections[i]);
+    if (end != nullptr && messages[i] > 0) part->proxied.push_back({end, messages[i]});
+  }
   return std::shared_ptr<Part>(std::move(part));
 }
 
@@ -120,7 +141,7 @@ Result<std::shared_ptr<Part>> CudaBuilder::range_part(const ResourceRequest& req
   const auto pieces = static_cast<size_t>(plan.chunks_per_block);
   const size_t longest = key.count / pieces + (key.count % pieces > 0 ? 1 : 0);
   const CudaGeometry& geometry = device_.geometry();
-  const bool short_messages = longest * element <= device::longest_ll_message(geometry.lines);
+  const bool short_messages = geometry.lines > 0 && longest * element <= device::longest_ll_message(geometry.lines);
 
   auto part = std::make_shared<CudaRange>();
   device::Request& out = part->request;

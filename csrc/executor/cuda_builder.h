@@ -36,7 +36,8 @@ struct CudaSchedule final : Part {
 
 struct CudaLinks final : Part {
   size_t bytes() const override { return sizeof *this + pointers.bytes(); }
-  DeviceMemory pointers;  // Link*, by index of RankPlan::connections
+  DeviceMemory pointers;          // Link*, by index of RankPlan::connections
+  std::vector<ProxyUse> proxied;  // those to other hosts
 };
 
 struct CudaRange final : Part {

@@ -77,6 +77,7 @@ Status CudaDevice::prepare() {
 }
 
 CudaDevice::~CudaDevice() {
+  if (proxy_ != nullptr) proxy_->stop();
   if (control_ != nullptr) (void)driver_.release_pinned(control_);
   if (stream_ != nullptr) (void)driver_.destroy_stream(ordinal(), stream_);
 }
@@ -104,6 +105,7 @@ Result<DeviceMemory> CudaDevice::zeroed(size_t bytes) {
 // The receiver's block holds slots, lines and posted words; the sender's the count of what was taken.
 Result<device::Link> CudaDevice::describe(const Connection& connection) {
   if (links_ == nullptr) return Status::internal("one rank has no peers");
+  if (proxy_ != nullptr && !links_->is_local(connection.peer)) return describe_far(connection);
   Result<void*> own = links_->own_block(connection.peer, connection.channel);
   if (!own.ok()) return own.status();
   Result<void*> theirs = links_->peer_block(connection.peer, connection.channel);
@@ -121,8 +123,42 @@ Result<device::Link> CudaDevice::describe(const Connection& connection) {
   return link;
 }
 
+Result<device::Link> CudaDevice::describe_far(const Connection& connection) {
+  Result<ProxyEnd*> end = proxy_->connect(connection);
+  if (!end.ok()) return end.status();
+  far_[connector_of(connection)] = *end;
+  return (*end)->link();
+}
+
+// Rails are something between hosts.
+CudaDevice::Connector CudaDevice::connector_of(const Connection& connection) const {
+  const bool far = proxy_ != nullptr && !links_->is_local(connection.peer);
+  return {connection.outgoing, connection.peer, far ? connection.rail : 0, connection.channel};
+}
+
+ProxyEnd* CudaDevice::proxy_end(const Connection& connection) const {
+  const auto found = far_.find(connector_of(connection));
+  return found == far_.end() ? nullptr : found->second;
+}
+
+Status CudaDevice::announce(const std::vector<ProxyUse>& uses, uint64_t micro_batches, cuda::Stream stream) {
+  if (uses.empty()) return {};
+  Result<cuda::Capture> capture = driver_.capture(ordinal(), stream);
+  if (!capture.ok()) return capture.status();
+  if (capture->state == cuda::Capture::State::None) {
+    proxy_->announce(uses, micro_batches);
+    return {};
+  }
+  announcements_.push_back({proxy_.get(), uses, micro_batches});
+  const auto say = [](void* what) {
+    const auto& announcement = *static_cast<const Announcement*>(what);
+    announcement.proxy->announce(announcement.uses, announcement.micro_batches);
+  };
+  return driver_.call_host(ordinal(), stream, say, &announcements_.back());
+}
+
 Result<device::Link*> CudaDevice::link(const Connection& connection, bool& fresh) {
-  const Connector connector{connection.outgoing, connection.peer, connection.channel};
+  const Connector connector = connector_of(connection);
   const auto found = known_.find(connector);
   fresh = found == known_.end();
   if (!fresh) return found->second;

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -17,6 +18,7 @@
 #include "drivers/cuda/api.h"
 #include "schedule/plan.h"
 #include "transport/p2p.h"
+#include "transport/proxy.h"
 
 namespace theseus {
 
@@ -27,7 +29,7 @@ inline constexpr uint32_t kMostCudaBlocks = 1024;
 struct CudaGeometry {
   uint32_t slot_bytes = 128 << 10;  // multiple of 64
   uint32_t slots = 8;
-  uint32_t lines = 513;  // of an LL slot: 4 KB of data
+  uint32_t lines = 513;  // of an LL slot: 4 KB of data; 0: no LL, as where ranks are on several hosts
 
   size_t posted_at() const { return 256; }  // before it: how many messages a peer is done with
   size_t lines_at() const { return posted_at() + round_up(slots * sizeof(uint64_t)); }
@@ -74,8 +76,16 @@ class CudaDevice {
   // Whether plans get kernels of their own (THESEUS_KERNELS).
   bool generates() const { return generates_; }
 
+  // Peers on other hosts are reached through `proxy`, from here on.
+  void use_proxy(std::unique_ptr<Proxy> proxy) { proxy_ = std::move(proxy); }
+  Proxy* proxy() const { return proxy_.get(); }  // null: all ranks are on one host
+
   // This rank's end of a connection, made when it is first asked for. `fresh`: it was.
   Result<device::Link*> link(const Connection& connection, bool& fresh);
+  // The same end where the peer is on another host, else null. After link().
+  ProxyEnd* proxy_end(const Connection& connection) const;
+  // To be called before each launch on `stream` that moves messages over such ends; graphs call it anew when they run.
+  Status announce(const std::vector<ProxyUse>& uses, uint64_t micro_batches, cuda::Stream stream);
 
   // Memory with `bytes` of `data` in it.
   Result<DeviceMemory> upload(const void* data, size_t bytes);
@@ -90,7 +100,10 @@ class CudaDevice {
   cuda::Stream stream() const { return stream_; }  // of this communicator's own work
 
   // Kernels under way leave, those to come leave at once. From any thread.
-  void abort() { __atomic_store_n(&control_->abort, 1u, __ATOMIC_RELEASE); }
+  void abort() {
+    __atomic_store_n(&control_->abort, 1u, __ATOMIC_RELEASE);
+    if (proxy_ != nullptr) proxy_->abort();
+  }
   // What a kernel reported first; 0: nothing.
   uint64_t fault() const { return __atomic_load_n(&control_->fault, __ATOMIC_ACQUIRE); }
 
@@ -99,12 +112,14 @@ class CudaDevice {
     device::U32 abort;
     device::U64 fault;
   };
-  using Connector = std::tuple<bool, int, int>;  // outgoing, peer, channel
+  using Connector = std::tuple<bool, int, int, int>;  // outgoing, peer, rail, channel
 
   CudaDevice(cuda::Driver& driver, const cuda::DeviceInfo& info, const CudaGeometry& geometry, int sharers)
       : driver_(driver), info_(info), geometry_(geometry), sharers_(sharers) {}
   Status prepare();
+  Connector connector_of(const Connection& connection) const;
   Result<device::Link> describe(const Connection& connection);
+  Result<device::Link> describe_far(const Connection& connection);
 
   cuda::Driver& driver_;
   cuda::DeviceInfo info_;
@@ -112,6 +127,7 @@ class CudaDevice {
   int sharers_;
   bool generates_ = false;
   std::unique_ptr<P2pLinks> links_;
+  std::unique_ptr<Proxy> proxy_;
   cuda::Stream stream_ = nullptr;
   Control* control_ = nullptr;
   DeviceMemory finished_;
@@ -119,6 +135,13 @@ class CudaDevice {
   std::vector<DeviceMemory> tables_;  // of links, kLinksPerTable each
   size_t links_used_ = 0;
   std::map<Connector, device::Link*> known_;
+  std::map<Connector, ProxyEnd*> far_;
+  struct Announcement {
+    Proxy* proxy;
+    std::vector<ProxyUse> uses;
+    uint64_t micro_batches;
+  };
+  std::deque<Announcement> announcements_;  // in graphs
 };
 
 }  // namespace theseus

@@ -98,7 +98,10 @@ Status CudaExecution::launch(const CudaCall& call, cuda::Stream stream) {
   launch.parameters = &request;
   launch.parameter_bytes = sizeof request;
   launch.cooperative = device_.info().cooperative;
-  if (launch.grid > 0) THESEUS_TRY(device_.driver().launch(device_.ordinal(), launch));
+  if (launch.grid > 0) {
+    THESEUS_TRY(device_.announce(call.resources.links->proxied, request.micro_batches, stream));
+    THESEUS_TRY(device_.driver().launch(device_.ordinal(), launch));
+  }
   if (call.divide_by <= 1 || call.output_elements == 0) return {};
 
   Result<const CudaKernel*> divider = kernels_.division(call.binding.type);

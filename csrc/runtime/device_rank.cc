@@ -54,6 +54,8 @@ Result<std::unique_ptr<DeviceRank>> DeviceRank::open(const CommId& communicator,
   if (*driver == nullptr) return std::unique_ptr<DeviceRank>();
   CudaGeometry geometry;
   if (slot_bytes != 0) geometry.slot_bytes = static_cast<uint32_t>(slot_bytes);
+  // Both ends of a connection speak one protocol, and the proxy's only knows slots.
+  if (summary_of(topology).hosts > 1) geometry.lines = 0;
   std::unique_ptr<P2pLinks> links;
   if (!peers.empty()) {
     std::vector<P2pPeer> others;
@@ -82,6 +84,20 @@ Result<std::unique_ptr<DeviceRank>> DeviceRank::open(const CommId& communicator,
 }
 
 DeviceRank::~DeviceRank() = default;
+
+void DeviceRank::use_network(std::unique_ptr<TcpLinks> network, std::function<void(const Status&)> on_failure) {
+  device_->use_proxy(std::make_unique<Proxy>(device_->driver(), std::move(network), device_->geometry().slot_bytes,
+                                             std::move(on_failure)));
+}
+
+Status DeviceRank::flush(const Deadline& deadline) {
+  return device_->proxy() == nullptr ? Status() : device_->proxy()->flush(deadline);
+}
+
+void DeviceRank::close() {
+  (void)execution_->settle();
+  if (device_->proxy() != nullptr) device_->proxy()->stop();
+}
 
 // A kernel that follows a pointer into ordinary memory takes the whole process down with it.
 Status DeviceRank::check_buffer(const char* name, const void* pointer) const {

@@ -2,6 +2,7 @@
 // Used under the communicator's lock, but for abort() and fault().
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -28,6 +29,9 @@ class DeviceRank {
                                                   const Topology& topology, int ordinal, size_t slot_bytes);
   // Every kernel is done.
   ~DeviceRank();
+  // Connections to other hosts, which are this rank's from here on, and whom to tell when they fail: on a thread of its
+  // own, until close().
+  void use_network(std::unique_ptr<TcpLinks> network, std::function<void(const Status&)> on_failure);
 
   CudaDevice& device() { return *device_; }
   CudaKernels& kernels() { return *kernels_; }
@@ -45,7 +49,10 @@ class DeviceRank {
 
   // Whether all that was launched is done.
   Result<bool> idle() { return execution_->idle(); }
-  Status settle() { return execution_->settle(); }
+  // What kernels that are done sent to other hosts is on its way.
+  Status flush(const Deadline& deadline);
+  // Waits for kernels: with abort() before it, without peers. Nobody hears of failures any more.
+  void close();
   // From any thread: kernels that wait for peers leave.
   void abort() { device_->abort(); }
   Status fault() const {

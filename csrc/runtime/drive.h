@@ -69,6 +69,8 @@ class Patience {
       sched_yield();
     } else if (impl_.links != nullptr) {
       impl_.links->sleep(ready, now - yielding_since_);
+    } else {
+      nap(now - yielding_since_);
     }
     return {};
   }

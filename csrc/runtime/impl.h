@@ -58,7 +58,7 @@ struct Communicator::Impl {
     // What requests hold goes back before the plans do.
     if (device != nullptr) {
       if (star != nullptr) star->close();  // from here on nobody reports a failure
-      (void)device->settle();
+      device->close();
     }
   }
 

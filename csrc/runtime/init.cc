@@ -176,6 +176,10 @@ Status Communicator::Impl::open_device() {
       DeviceRank::open(id, self->rank(), peers, topology, ordinal, links == nullptr ? 0 : links->slot_bytes());
   if (!opened.ok()) return opened.status();
   device = std::move(*opened);
+  if (std::unique_ptr<TcpLinks> network; device != nullptr && links != nullptr) {
+    network = links->release_network();
+    if (network != nullptr) device->use_network(std::move(network), [this](const Status& why) { (void)fail(why); });
+  }
   abortable.store(device.get(), std::memory_order_release);
   // A failure that came before would have found nobody to tell.
   if (device != nullptr && failed.load(std::memory_order_acquire)) device->abort();
@@ -229,7 +233,9 @@ Status Communicator::Impl::leave() {
     (void)adaptation->finish([&] { return deadline.expired() ? Status::timeout("") : check_alive(); });
   }
   if (links != nullptr && outcome.ok()) {
-    THESEUS_TRY(links->flush(Deadline::after(settings::heartbeat_timeout()).with_cancel(&failed)));
+    const Deadline deadline = Deadline::after(settings::heartbeat_timeout()).with_cancel(&failed);
+    THESEUS_TRY(links->flush(deadline));
+    if (device != nullptr) THESEUS_TRY(device->flush(deadline));
   }
   phase.store(Phase::Finalized, std::memory_order_release);
   if (links != nullptr) links->leave();

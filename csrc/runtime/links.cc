@@ -185,8 +185,14 @@ ReferencePolicy Links::references_to(int peer) const {
   return policy;
 }
 
+Status Links::check_network() const {
+  if (tcp_ != nullptr) return {};
+  return Status::internal("connections to other hosts are the proxy's where buffers are on GPUs");
+}
+
 Result<SendPort*> Links::send_port(int peer, int rail, int channel) {
   if (!is_local(peer)) {
+    THESEUS_TRY(check_network());
     tcp_in_use_ = true;
     return tcp_->send_port(peer, rail, channel);
   }
@@ -201,6 +207,7 @@ Result<SendPort*> Links::send_port(int peer, int rail, int channel) {
 
 Result<RecvPort*> Links::recv_port(int peer, int rail, int channel) {
   if (!is_local(peer)) {
+    THESEUS_TRY(check_network());
     tcp_in_use_ = true;
     return tcp_->recv_port(peer, rail, channel);
   }

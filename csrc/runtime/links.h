@@ -1,6 +1,8 @@
 // Every connection of one communicator, whichever way it goes: shared memory inside a host, TCP between hosts.
 #pragma once
 
+#include <time.h>
+
 #include <algorithm>
 #include <atomic>
 #include <map>
@@ -26,6 +28,12 @@ inline constexpr size_t kSmallestFetch = 32 << 10;
 inline constexpr uint64_t kShortestMixedSleepNs = 50'000;
 inline constexpr uint64_t kLongestMixedSleepNs = 1'000'000;
 
+// The same without anything that could wake it.
+inline void nap(uint64_t waited_ns) {
+  const timespec time{0, static_cast<long>(std::clamp(waited_ns, kShortestMixedSleepNs, kLongestMixedSleepNs))};
+  nanosleep(&time, nullptr);
+}
+
 class Links final : public PortSource {
  public:
   // `peers` by rank. Builds the host's segment together with the other local ranks (collective among them).
@@ -36,6 +44,8 @@ class Links final : public PortSource {
   Result<SendPort*> send_port(int peer, int rail, int channel) override;
   Result<RecvPort*> recv_port(int peer, int rail, int channel) override;
 
+  // The connections to other hosts, which are the taker's from here on; null where there are none.
+  std::unique_ptr<TcpLinks> release_network() { return std::move(tcp_); }
   // Rails that data to `peer` can be spread over.
   int rails_to(int peer) const { return is_local(peer) ? 1 : topology_.rails; }
   bool is_local(int peer) const { return local_index_[peer] >= 0; }
@@ -62,6 +72,8 @@ class Links final : public PortSource {
       tcp_->wait(segment_ != nullptr ? static_cast<long>(mixed) : kLongestSleepNs);
     } else if (segment_ != nullptr) {
       sleep_on(segment_->rank_page(local_index_[rank_]), ready);
+    } else {
+      nap(waited_ns);
     }
   }
   Status flush(const Deadline& deadline) { return tcp_in_use_ ? tcp_->flush(deadline) : Status(); }
@@ -74,6 +86,7 @@ class Links final : public PortSource {
 
  private:
   size_t largest_fetch() const;
+  Status check_network() const;
   Links(int rank, const std::vector<Peer>& peers, const Topology& topology);
   Status build_segment(const CommId& communicator, const std::vector<Peer>& peers, const Deadline& deadline);
   Status share_segment(const CommId& communicator, const std::vector<int>& locals, const Deadline& deadline);

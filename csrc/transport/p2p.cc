@@ -185,9 +185,8 @@ Status P2pLinks::check(int peer) const {
   }
   const P2pPeer& other = peers_[static_cast<size_t>(peer)];
   if (other.local) return {};
-  return Status::usage("rank " + std::to_string(peer) + " is on another host (" + other.host_name +
-                       "): device memory does not travel between hosts yet; use THESEUS_DEVICE=host there, or keep the "
-                       "communicator inside a host");
+  return Status::internal("rank " + std::to_string(peer) + " is on another host (" + other.host_name +
+                          "), where kernels of this one reach no memory");
 }
 
 Result<void*> P2pLinks::own_block(int peer, int channel) {

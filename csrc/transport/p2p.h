@@ -40,11 +40,13 @@ class P2pLinks {
   P2pLinks(const P2pLinks&) = delete;
   P2pLinks& operator=(const P2pLinks&) = delete;
 
-  // This rank's block for `peer`, zero when it is new. InvalidUsage: a peer on another host.
+  // This rank's block for `peer`, zero when it is new. InternalError: a peer on another host.
   Result<void*> own_block(int peer, int channel);
   // The block that `peer` has for this rank, as this rank's device sees it.
   Result<void*> peer_block(int peer, int channel);
 
+  // Whether `peer` is on this host: the others have no blocks here.
+  bool is_local(int peer) const { return peers_[static_cast<size_t>(peer)].local; }
   size_t block_bytes() const { return block_bytes_; }
   // Of blocks that lie here.
   size_t bytes() const;

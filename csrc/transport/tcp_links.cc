@@ -369,6 +369,11 @@ Status TcpLinks::flush(const Deadline& deadline) {
   return impl_->status;
 }
 
+bool TcpLinks::pending() const {
+  impl_->enter();
+  return impl_->pending();
+}
+
 bool TcpLinks::empty() const { return impl_->send_ports.empty() && impl_->recv_ports.empty(); }
 
 }  // namespace theseus

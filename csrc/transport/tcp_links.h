@@ -44,6 +44,8 @@ class TcpLinks {
   void wait(long nanoseconds);
   // Until everything committed is handed to the kernel.
   Status flush(const Deadline& deadline);
+  // Whether anything that was committed is not handed to the kernel yet.
+  bool pending() const;
   // True where no connection was asked for yet.
   bool empty() const;
 
