@@ -6,8 +6,8 @@
 #pragma once
 
 #include "device/flags.cuh"
+#include "device/frame.cuh"
 #include "device/ll.cuh"
-#include "device/simple.cuh"
 
 namespace theseus::device {
 
@@ -37,6 +37,40 @@ struct TransferJob {
 
 // ---- Moving the data ----
 
+struct Vectors {
+  using Held = Vector;
+  static constexpr U32 kBytes = kVectorBytes;
+  THESEUS_INLINE static Held load(const U8* at) {
+    Held held;
+#if defined(__CUDACC__)
+    asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(held.word[0]), "=r"(held.word[1]), "=r"(held.word[2]), "=r"(held.word[3])
+                 : "l"(__cvta_generic_to_global(at))
+                 : "memory");
+#else
+    __builtin_memcpy(&held, __builtin_assume_aligned(at, kVectorBytes), sizeof held);
+#endif
+    return held;
+  }
+  THESEUS_INLINE static void store(U8* at, const Held& held) {
+#if defined(__CUDACC__)
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(at)), "r"(held.word[0]),
+                 "r"(held.word[1]), "r"(held.word[2]), "r"(held.word[3])
+                 : "memory");
+#else
+    __builtin_memcpy(__builtin_assume_aligned(at, kVectorBytes), &held, sizeof held);
+#endif
+  }
+};
+
+template <class Word>
+struct Words {
+  using Held = Word;
+  static constexpr U32 kBytes = sizeof(Word);
+  THESEUS_INLINE static Held load(const U8* at) { return *reinterpret_cast<const Word*>(at); }
+  THESEUS_INLINE static void store(U8* at, Held held) { *reinterpret_cast<Word*>(at) = held; }
+};
+
 // From `at` on, as far as whole units go; returns how far that is.
 template <class Unit>
 THESEUS_INLINE U32 copy_units(const TransferJob& job, U64 bits, U32 at) {
@@ -61,18 +95,23 @@ THESEUS_INLINE U32 copy_units(const TransferJob& job, U64 bits, U32 at) {
 // The widest units that both addresses allow, then narrower ones for what is left.
 THESEUS_INLINE void copy_memory(const TransferJob& job) {
   const U64 bits = reinterpret_cast<U64>(job.from) | reinterpret_cast<U64>(job.to);
-  U32 at = copy_units<VectorUnit<Numbers<Type::Uint8, Reduction::Sum>>>(job, bits, 0);
-  at = copy_units<ElementUnit<Numbers<Type::Uint64, Reduction::Sum>>>(job, bits, at);
-  at = copy_units<ElementUnit<Numbers<Type::Uint32, Reduction::Sum>>>(job, bits, at);
-  at = copy_units<ElementUnit<Numbers<Type::Float16, Reduction::Sum>>>(job, bits, at);
-  copy_units<ElementUnit<Numbers<Type::Uint8, Reduction::Sum>>>(job, bits, at);
+  U32 at = copy_units<Vectors>(job, bits, 0);
+  at = copy_units<Words<U64>>(job, bits, at);
+  at = copy_units<Words<U32>>(job, bits, at);
+  at = copy_units<Words<U16>>(job, bits, at);
+  copy_units<Words<U8>>(job, bits, at);
 }
 
 THESEUS_INLINE void copy_to_lines(const TransferJob& job) {
   Line* const lines = reinterpret_cast<Line*>(job.to);
   THESEUS_ROLL
   for (U32 at = Tb::thread() * kLineData; at < job.bytes; at += Tb::threads() * kLineData) {
-    send_line(lines + at / kLineData, job.flag, load_part<U8>(job.from + at, job.bytes - at));
+    LinePack pack = {};
+    THESEUS_UNROLL
+    for (U32 i = 0; i < kLineData; ++i) {
+      if (at + i < job.bytes) pack.word[i / 4] |= static_cast<U32>(job.from[at + i]) << (i % 4 * 8);
+    }
+    send_line(lines + at / kLineData, job.flag, pack);
   }
   THESEUS_ROLL
   for (U32 line = (job.bytes + kLineData - 1) / kLineData + Tb::thread(); line < job.sweep; line += Tb::threads()) {
@@ -86,7 +125,10 @@ THESEUS_INLINE void copy_from_lines(TransferJob& job) {
   for (U32 at = Tb::thread() * kLineData; at < job.bytes; at += Tb::threads() * kLineData) {
     LinePack pack = {};
     if (!receive_line(lines + at / kLineData, job.flag, job.abort, pack)) return raise(&job.broken);
-    store_part<U8>(job.to + at, job.bytes - at, pack);
+    THESEUS_UNROLL
+    for (U32 i = 0; i < kLineData; ++i) {
+      if (at + i < job.bytes) job.to[at + i] = static_cast<U8>(pack.word[i / 4] >> (i % 4 * 8));
+    }
   }
 }
 
@@ -202,7 +244,8 @@ struct TransferLeader {
   }
 
   THESEUS_INLINE static bool prepare_send(TransferJob& job, const Link& link, const Transfer& transfer, U64 message) {
-    if (load_taken(link.taken) + link.slot_count < link.messages + 1) return false;
+    // The acquire of `taken`, and below of `posted`: see flags.cuh.
+    if (load_acquire_system(link.taken) + link.slot_count < link.messages + 1) return false;
     const U64 number = link.messages + 1;
     const U32 flag = static_cast<U32>(number);
     const Span span = span_of(link, transfer, message);
@@ -236,7 +279,7 @@ struct TransferLeader {
                                           const Transfer& transfer, U64 message) {
     const U64 number = link.messages + 1;
     const Span span = span_of(link, transfer, message);
-    const U64 posted = load_posted(link.posted + link.slot);
+    const U64 posted = load_acquire_system(link.posted + link.slot);
     if (posted >> 48 == (number & 0xffff)) {
       const U8* const slot = link.slots + static_cast<U64>(link.slot) * link.slot_bytes;
       if (span.begin == 0 && !matches(request, job, transfer.head, *reinterpret_cast<const TransferHead*>(slot))) {

@@ -26,6 +26,11 @@ device::TransferHead head_of(const RequestSignature& signature) {
   return head;
 }
 
+// Of a transfer that goes in slots.
+size_t messages_in(size_t bytes, const CudaGeometry& geometry) {
+  return (sizeof(device::TransferHead) + bytes + geometry.slot_bytes - 1) / geometry.slot_bytes;
+}
+
 // What a peer's memory said, which may be anything.
 RequestSignature signature_of(const device::TransferHead& head) {
   RequestSignature signature;
@@ -77,11 +82,12 @@ struct CudaTransfers::Pinned {
   size_t bytes;
 };
 
-CudaTransfers::CudaTransfers(CudaDevice& device, CudaKernels& kernels, CudaExecution& execution, int ranks)
+CudaTransfers::CudaTransfers(CudaDevice& device, CudaKernels& kernels, CudaExecution& execution, int ranks, int rails)
     : device_(device),
       kernels_(kernels),
       execution_(execution),
       ranks_(ranks),
+      rails_(rails),
       pool_(std::make_shared<Pool>(device.driver())) {}
 
 CudaTransfers::~CudaTransfers() {
@@ -89,9 +95,28 @@ CudaTransfers::~CudaTransfers() {
   if (found_ != nullptr) (void)device_.driver().release_pinned(found_);
 }
 
-uint32_t CudaTransfers::ways_of(size_t bytes) const {
-  const int most = std::clamp(kMostWaysOfARank / std::max(ranks_ - 1, 1), 1, kMostWays);
-  return static_cast<uint32_t>(std::clamp<size_t>(bytes / kBytesPerWay, 1, static_cast<size_t>(most)));
+// Between hosts every message goes to the next rail, as on the host.
+uint32_t CudaTransfers::ways_of(const CudaTransfer& transfer) const {
+  const bool far = device_.is_far(transfer.peer);
+  const int most = far ? rails_ : std::clamp(kMostWaysOfARank / std::max(ranks_ - 1, 1), 1, kMostWays);
+  const size_t useful = far ? messages_in(transfer.bytes, device_.geometry()) : transfer.bytes / kBytesPerWay;
+  return static_cast<uint32_t>(std::clamp<size_t>(useful, 1, static_cast<size_t>(std::max(most, 1))));
+}
+
+Connection CudaTransfers::connection_of(const CudaTransfer& transfer, uint32_t way) const {
+  const bool far = device_.is_far(transfer.peer);
+  const auto rail = static_cast<int16_t>(far ? way : 0);
+  const auto channel = static_cast<int16_t>(kTransferChannel + (far ? 0 : static_cast<int>(way)));
+  return {transfer.peer, transfer.sends, rail, channel};
+}
+
+uint64_t CudaTransfers::messages_of(const std::vector<const CudaTransfer*>& queue, uint32_t way) const {
+  uint64_t messages = 0;
+  for (const CudaTransfer* transfer : queue) {
+    const uint64_t all = messages_in(transfer->bytes, device_.geometry()), ways = ways_of(*transfer);
+    if (way < ways && way < all) messages += (all - way + ways - 1) / ways;
+  }
+  return messages;
 }
 
 Status CudaTransfers::make_ready(const std::vector<CudaTransfer>& transfers) {
@@ -109,7 +134,7 @@ Status CudaTransfers::make_ready(const std::vector<CudaTransfer>& transfers) {
   }
   size_t lanes = 0;
   for (const CudaTransfer& transfer : transfers) {
-    const uint32_t ways = ways_of(transfer.bytes);
+    const uint32_t ways = ways_of(transfer);
     lanes += ways;
     for (uint32_t way = 0; way < ways; ++way) {
       bool fresh = false;
@@ -117,10 +142,6 @@ Status CudaTransfers::make_ready(const std::vector<CudaTransfer>& transfers) {
     }
   }
   return reserve_cursors(lanes);
-}
-
-Connection CudaTransfers::connection_of(const CudaTransfer& transfer, uint32_t way) {
-  return {transfer.peer, transfer.sends, 0, static_cast<int16_t>(kTransferChannel + static_cast<int>(way))};
 }
 
 Status CudaTransfers::reserve_cursors(size_t lanes) {
@@ -134,8 +155,7 @@ Status CudaTransfers::reserve_cursors(size_t lanes) {
 }
 
 // Lanes by peer and direction; the transfers of a lane stand together, in the order of the calls.
-Status CudaTransfers::fill(const std::vector<CudaTransfer>& transfers, device::TransferRequest& request,
-                           std::shared_ptr<Pinned>& lists) {
+Status CudaTransfers::fill(const std::vector<CudaTransfer>& transfers, Filled& filled) {
   std::map<std::pair<int, bool>, std::vector<const CudaTransfer*>> queues;
   for (const CudaTransfer& transfer : transfers) queues[{transfer.peer, transfer.sends}].push_back(&transfer);
   std::vector<device::TransferLane> lanes;
@@ -144,18 +164,22 @@ Status CudaTransfers::fill(const std::vector<CudaTransfer>& transfers, device::T
     const auto first = static_cast<uint32_t>(flat.size());
     uint32_t most = 1;
     for (const CudaTransfer* transfer : queue) {
-      const uint32_t ways = ways_of(transfer->bytes);
+      const uint32_t ways = ways_of(*transfer);
       most = std::max(most, ways);
       flat.push_back(
           {static_cast<device::U8*>(transfer->data), transfer->bytes, head_of(transfer->signature), ways, 0});
     }
     for (uint32_t way = 0; way < most; ++way) {
       bool fresh = false;
-      Result<device::Link*> link = device_.link(connection_of(*queue.front(), way), fresh);
+      const Connection connection = connection_of(*queue.front(), way);
+      Result<device::Link*> link = device_.link(connection, fresh);
       if (!link.ok()) return link.status();
+      ProxyEnd* const end = device_.proxy_end(connection);
+      if (end != nullptr) filled.proxied.push_back({end, messages_of(queue, way)});
       lanes.push_back({*link, first, static_cast<uint32_t>(flat.size()), way, key.second ? 1u : 0u});
     }
   }
+  device::TransferRequest& request = filled.request;
   request.lane_count = static_cast<uint32_t>(lanes.size());
   if (lanes.size() <= device::kFewLanes && flat.size() <= device::kFewTransfers) {
     std::copy(lanes.begin(), lanes.end(), request.few_lanes);
@@ -165,8 +189,8 @@ Status CudaTransfers::fill(const std::vector<CudaTransfer>& transfers, device::T
   const size_t lane_bytes = lanes.size() * sizeof lanes[0], flat_bytes = flat.size() * sizeof flat[0];
   Result<std::shared_ptr<Pinned>> pinned = Pinned::take(pool_, lane_bytes + flat_bytes);
   if (!pinned.ok()) return pinned.status();
-  lists = std::move(*pinned);
-  auto* const memory = static_cast<uint8_t*>(lists->memory);
+  filled.lists = std::move(*pinned);
+  auto* const memory = static_cast<uint8_t*>(filled.lists->memory);
   std::memcpy(memory, lanes.data(), lane_bytes);
   std::memcpy(memory + lane_bytes, flat.data(), flat_bytes);
   request.lanes = reinterpret_cast<const device::TransferLane*>(memory);
@@ -187,7 +211,8 @@ Status CudaTransfers::order(cuda::Stream first, cuda::Stream then) {
   return device_.driver().wait(device_.ordinal(), then, event);
 }
 
-Status CudaTransfers::run(device::TransferRequest& request, cuda::Stream stream) {
+Status CudaTransfers::run(Filled& filled, cuda::Stream stream) {
+  device::TransferRequest& request = filled.request;
   request.cursors = static_cast<device::TransferCursor*>(cursors_.back().get());
   request.abort = device_.abort_word();
   request.fault = device_.fault_word();
@@ -203,6 +228,7 @@ Status CudaTransfers::run(device::TransferRequest& request, cuda::Stream stream)
   launch.parameters = &request;
   launch.parameter_bytes = sizeof request;
   launch.cooperative = device_.info().cooperative;
+  THESEUS_TRY(device_.announce(filled.proxied, 1, stream));
   return device_.driver().launch(device_.ordinal(), launch);
 }
 
@@ -218,15 +244,14 @@ Status CudaTransfers::launch(const std::vector<CudaTransfer>& transfers, const s
       status = device_.driver().copy(device_.ordinal(), copy.to, copy.from, copy.bytes, home);
     }
   }
-  std::shared_ptr<Pinned> lists;
+  Filled filled;
   if (status.ok() && !transfers.empty()) {
-    device::TransferRequest request{};
-    status = fill(transfers, request, lists);
-    if (status.ok()) status = run(request, home);
+    status = fill(transfers, filled);
+    if (status.ok()) status = run(filled, home);
   }
   for (size_t i = 1; i < streams.size() && status.ok(); ++i) status = order(home, streams[i]);
   // Whatever was queued uses the lists.
-  const Status ended = execution_.end(home, std::move(lists));
+  const Status ended = execution_.end(home, std::move(filled.lists));
   return status.ok() ? ended : status;
 }
 

@@ -17,7 +17,8 @@
 
 namespace theseus {
 
-// Of Connection::channel; a transfer's `way` is added. Plans have those below.
+// Of Connection::channel; inside a host a transfer's `way` is added, between hosts it is the rail. Plans have those
+// below.
 inline constexpr int kTransferChannel = 1 << 14;
 
 struct CudaTransfer {
@@ -37,8 +38,8 @@ struct CudaCopy {
 
 class CudaTransfers {
  public:
-  // All outlive it. `ranks`: of the communicator.
-  CudaTransfers(CudaDevice& device, CudaKernels& kernels, CudaExecution& execution, int ranks);
+  // All outlive it. `ranks`, `rails`: of the communicator.
+  CudaTransfers(CudaDevice& device, CudaKernels& kernels, CudaExecution& execution, int ranks, int rails);
   // Every kernel is done.
   ~CudaTransfers();
   CudaTransfers(const CudaTransfers&) = delete;
@@ -56,21 +57,27 @@ class CudaTransfers {
   Status fault(uint64_t word) const;
 
  private:
-  struct Pinned;  // memory that a launch's lists lie in
-  struct Pool;    // of such memory
+  struct Pinned;   // memory that a launch's lists lie in
+  struct Pool;     // of such memory
+  struct Filled {  // a launch
+    device::TransferRequest request{};
+    std::shared_ptr<Pinned> lists;  // null: they are in the request
+    std::vector<ProxyUse> proxied;
+  };
   // Links that a transfer's messages are dealt to; equal at both ends.
-  uint32_t ways_of(size_t bytes) const;
-  Status fill(const std::vector<CudaTransfer>& transfers, device::TransferRequest& request,
-              std::shared_ptr<Pinned>& lists);
-  static Connection connection_of(const CudaTransfer& transfer, uint32_t way);
+  uint32_t ways_of(const CudaTransfer& transfer) const;
+  Connection connection_of(const CudaTransfer& transfer, uint32_t way) const;
+  uint64_t messages_of(const std::vector<const CudaTransfer*>& queue, uint32_t way) const;
+  Status fill(const std::vector<CudaTransfer>& transfers, Filled& filled);
   Status reserve_cursors(size_t lanes);
-  Status run(device::TransferRequest& request, cuda::Stream stream);
+  Status run(Filled& filled, cuda::Stream stream);
   Status order(cuda::Stream first, cuda::Stream then);
 
   CudaDevice& device_;
   CudaKernels& kernels_;
   CudaExecution& execution_;
   int ranks_;
+  int rails_;
   const CudaKernel* kernel_ = nullptr;
   device::TransferMismatch* found_ = nullptr;  // pinned; kMostCudaBlocks
   std::vector<DeviceMemory> cursors_;          // the last is in use, the others may still be

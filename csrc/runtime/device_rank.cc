@@ -76,7 +76,7 @@ Result<std::unique_ptr<DeviceRank>> DeviceRank::open(const CommId& communicator,
   made->kernels_ = &CudaKernels::of(**driver, made->device_->info());
   made->execution_ = std::make_unique<CudaExecution>(*made->device_, *made->kernels_);
   made->transfers_ = std::make_unique<CudaTransfers>(*made->device_, *made->kernels_, *made->execution_,
-                                                     static_cast<int>(peers.size()));
+                                                     static_cast<int>(peers.size()), topology.rails);
   Result<DeviceMemory> byte = made->device_->zeroed(1);
   if (!byte.ok()) return byte.status();
   made->barrier_ = std::move(*byte);

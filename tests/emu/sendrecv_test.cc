@@ -2,12 +2,14 @@
 // whatever order the calls come, and what cannot be is named.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <stdlib.h>
 
 #include <atomic>
 #include <numeric>
 #include <random>
 #include <thread>
 
+#include "base/env.h"
 #include "drivers/cuda/emu.h"
 #include "gpu_ranks.h"
 #include "unit/runtime/rank_processes.h"
@@ -283,31 +285,44 @@ struct Uneven {
   }
 };
 
-// One after the other. No memory is given back meanwhile: that waits for all work of the device, so also for kernels of
-// other ranks that wait for this one.
-void exchange_unevenly(Communicator& communicator, int device, GpuStream& stream, const std::vector<size_t>& units) {
-  std::vector<std::unique_ptr<Uneven>> all;
-  std::vector<std::unique_ptr<GpuMemory>> memory;
-  for (const size_t unit : units) {
-    Uneven& uneven = *all.emplace_back(std::make_unique<Uneven>(communicator.rank(), communicator.ranks(), unit));
-    memory.push_back(std::make_unique<GpuMemory>(device, uneven.send.data(), uneven.send.size() * 4));
-    memory.push_back(std::make_unique<GpuMemory>(device, uneven.recv.data(), uneven.recv.size() * 4));
-    void* const from = memory[memory.size() - 2]->at();
-    EXPECT_OK(communicator.all_to_all_v(uneven.call(from, memory.back()->at(), stream.get())));
+// What one rank exchanges, call after call. Its memory stays until all ranks are done: to give it back waits for all
+// work of the device, so also for kernels of other ranks that wait for this one.
+class Exchanges {
+ public:
+  explicit Exchanges(int device) : device_(device) {}
+
+  void submit(Communicator& communicator, size_t unit, cuda::Stream stream) {
+    Uneven& uneven = *all_.emplace_back(std::make_unique<Uneven>(communicator.rank(), communicator.ranks(), unit));
+    memory_.push_back(std::make_unique<GpuMemory>(device_, uneven.send.data(), uneven.send.size() * 4));
+    memory_.push_back(std::make_unique<GpuMemory>(device_, uneven.recv.data(), uneven.recv.size() * 4));
+    void* const from = memory_[memory_.size() - 2]->at();
+    EXPECT_OK(communicator.all_to_all_v(uneven.call(from, memory_.back()->at(), stream)));
   }
-  EXPECT_OK(stream.wait());
-  for (size_t i = 0; i < all.size(); ++i) {
-    memory[2 * i + 1]->read(all[i]->recv.data());
-    EXPECT_TRUE(all[i]->recv == all[i]->right) << "rank " << communicator.rank() << ", " << units[i];
+  void check() {
+    for (size_t i = 0; i < all_.size(); ++i) {
+      memory_[2 * i + 1]->read(all_[i]->recv.data());
+      EXPECT_TRUE(all_[i]->recv == all_[i]->right) << "exchange " << i;
+    }
   }
-}
+
+ private:
+  int device_;
+  std::vector<std::unique_ptr<Uneven>> all_;
+  std::vector<std::unique_ptr<GpuMemory>> memory_;
+};
 
 TEST(GpuAllToAllV, CarriesUnevenSplits) {
   for (int size = 1; size <= 5; ++size) {
     GpuRanks ranks(devices_for(size));
+    std::vector<Exchanges> exchanges;
+    for (int rank = 0; rank < size; ++rank) exchanges.emplace_back(ranks.device(rank));
     on_threads(size, [&](int rank) {
-      exchange_unevenly(ranks[rank], ranks.device(rank), ranks.stream(rank), {1, 33, 40'000});
+      for (const size_t unit : {1, 33, 40'000}) {
+        exchanges[static_cast<size_t>(rank)].submit(ranks[rank], unit, ranks.stream(rank).get());
+      }
+      EXPECT_OK(ranks.stream(rank).wait());
     });
+    for (Exchanges& each : exchanges) each.check();
   }
 }
 
@@ -410,7 +425,7 @@ TEST(GpuSendRecv, AGroupMaySpanCommunicators) {
 }
 
 // A group that is captured into a graph runs whenever the graph does, and others may run between.
-TEST(GpuSendRecv, GraphsRunCapturedGroups) {
+void check_graphs() {
   auto& emulator = static_cast<cuda::Emulator&>(driver());
   GpuRanks ranks({0, 1});
   constexpr size_t kCount = 50'000;
@@ -464,6 +479,75 @@ TEST(GpuSendRecv, GraphsRunCapturedGroups) {
   }
 }
 
+TEST(GpuSendRecv, GraphsRunCapturedGroups) { check_graphs(); }
+
+// ---- Hosts ----
+
+// Ranks that may not share memory count as hosts of their own: what they send goes over two rails.
+class GpuSendRecvHosts : public ::testing::Test {
+ protected:
+  GpuSendRecvHosts() {
+    for (const auto& [name, value] : kSettings) setenv(name, value, 1);
+    reload_settings();
+  }
+  ~GpuSendRecvHosts() override {
+    for (const auto& [name, value] : kSettings) unsetenv(name);
+    reload_settings();
+  }
+
+ private:
+  static constexpr std::pair<const char*, const char*> kSettings[] = {
+      {"THESEUS_HOST", "sendrecv-test"}, {"THESEUS_SHM", "0"}, {"THESEUS_NICS", "127.0.0.1,127.0.0.2"}};
+};
+
+TEST_F(GpuSendRecvHosts, AnyOrderOfCallsWillDo) {
+  constexpr int kSize = 3;
+  GpuRanks ranks(devices_for(kSize));
+  Mails mails(ranks);
+  const size_t sizes[] = {3000, 0, 700'000, 8, (128 << 10) - 16, 2 << 20};
+  group_start();
+  for (int rank = 0; rank < kSize; ++rank) {
+    for (int peer = kSize - 1; peer >= 0; --peer) {
+      for (int turn = 0; turn < 6; ++turn) {
+        EXPECT_OK(mails[rank].send(ranks[rank], peer, turn, sizes[turn], ranks.stream(rank).get()));
+        EXPECT_OK(mails[rank].recv(ranks[rank], (peer + rank) % kSize, turn, sizes[turn], ranks.stream(rank).get()));
+      }
+    }
+  }
+  EXPECT_OK(group_end());
+  mails.finish();
+}
+
+TEST_F(GpuSendRecvHosts, GraphsRunCapturedGroups) { check_graphs(); }
+
+TEST_F(GpuSendRecvHosts, UnevenAllToAllAmongCollectives) {
+  GpuRanks ranks({0, 1, 0});
+  std::vector<int32_t> ones(3000, 1), results(3000);
+  std::vector<std::unique_ptr<GpuMemory>> memory;
+  std::vector<Exchanges> exchanges;
+  for (int rank = 0; rank < 3; ++rank) {
+    memory.push_back(std::make_unique<GpuMemory>(ranks.device(rank), ones.data(), 12000));
+    exchanges.emplace_back(ranks.device(rank));
+  }
+  on_threads(3, [&](int rank) {
+    CollectiveCall sum;
+    sum.send = sum.recv = memory[static_cast<size_t>(rank)]->at();
+    sum.count = 3000;
+    sum.type = DataType::Int32;
+    sum.stream = ranks.stream(rank).get();
+    EXPECT_OK(ranks[rank].submit(sum));
+    for (const size_t unit : {1, 50'000, 7})
+      exchanges[static_cast<size_t>(rank)].submit(ranks[rank], unit, ranks.stream(rank).get());
+    EXPECT_OK(ranks[rank].submit(sum));
+    EXPECT_OK(ranks.stream(rank).wait());
+  });
+  for (Exchanges& each : exchanges) each.check();
+  for (const auto& each : memory) {
+    each->read(results.data());
+    EXPECT_EQ(results, std::vector<int32_t>(3000, 9));
+  }
+}
+
 // ---- Failure ----
 
 Status wait_for_failure(GpuRanks& ranks) {
@@ -496,7 +580,7 @@ TEST(GpuSendRecvFailure, AbortEndsAKernelThatWaits) {
 
 // A receive of another count or type than what was sent is found out by the receiver, who names both, as on the host;
 // also where one goes in lines and the other in slots.
-TEST(GpuSendRecvFailure, MismatchesAreNamed) {
+void check_mismatches() {
   struct Case {
     size_t sent, received;
     DataType sent_as, received_as;
@@ -524,6 +608,9 @@ TEST(GpuSendRecvFailure, MismatchesAreNamed) {
     abort_all(ranks);
   }
 }
+
+TEST(GpuSendRecvFailure, MismatchesAreNamed) { check_mismatches(); }
+TEST_F(GpuSendRecvHosts, MismatchesAreNamed) { check_mismatches(); }
 
 // Rank 0's splits say another number than rank 1's.
 TEST(GpuSendRecvFailure, UnevenSplitsThatDisagreeAreNamed) {
@@ -613,9 +700,11 @@ void check_all(const UniqueId& id, int ranks, int rank, int device) {
       for (int peer = 0; peer < ranks; ++peer) EXPECT_OK(mail.send(**made, peer, turn, bytes, stream.get()));
       EXPECT_OK(group_end());
     }
-    exchange_unevenly(**made, device, stream, {1000, 5});
+    Exchanges exchanges(device);
+    for (const size_t unit : {1000, 5}) exchanges.submit(**made, unit, stream.get());
     EXPECT_OK(stream.wait());
     mail.check();
+    exchanges.check();
     EXPECT_OK((*made)->barrier());
   }
   EXPECT_OK(Communicator::destroy(*made));
