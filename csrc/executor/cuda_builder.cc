@@ -39,7 +39,7 @@ std::vector<uint64_t> messages_of(const RankPlan& part) {
   };
   for (const ThreadBlock& block : part.thread_blocks) {
     for (const Instruction& instruction : block.instructions) {
-      count(instruction.recv);
+      if (instruction.fold.empty()) count(instruction.recv);
       count(instruction.send);
       for (const int16_t operand : instruction.fold) count(operand);
     }
