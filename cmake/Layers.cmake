@@ -35,5 +35,6 @@ foreach(layer IN LISTS THESEUS_SIDE_LAYERS)
 endforeach()
 
 theseus_embed(drivers drivers/cuda/emu_device.h)
-theseus_embed(device device/kernel_abi.h device/block.cuh device/flags.cuh device/numbers.cuh device/packs.cuh device/frame.cuh
-  device/simple.cuh device/ll.cuh device/leader.cuh device/primitives.cuh device/interpret.cuh device/divide.cuh)
+theseus_embed(device device/kernel_abi.h device/block.cuh device/flags.cuh device/numbers.cuh device/accesses.cuh
+  device/packs.cuh device/frame.cuh device/simple.cuh device/ll.cuh device/leader.cuh device/primitives.cuh
+  device/interpret.cuh device/divide.cuh device/transfer.cuh)

@@ -49,22 +49,22 @@ std::string text_of(const device::Location& place) {
   }
 }
 
-// A call of the primitive that does what `step` says. Folds name their operands in calls of their own before it.
+// A call of the primitive that does what `step` says, without the place that it has in its loop. Folds name their
+// operands in calls of their own before it.
 std::string call_of(const device::Step& step) {
-  const std::string recv = std::to_string(step.recv), send = std::to_string(step.send);
-  const std::string src = text_of(step.src), dst = text_of(step.dst);
+  const std::string recv = std::to_string(step.recv) + ", ", send = std::to_string(step.send) + ", ";
+  const std::string src = text_of(step.src) + ", ", dst = text_of(step.dst) + ", ";
   switch (step.op) {
-    case device::Op::Nop: return "nothing()";
-    case device::Op::Send: return "send(" + send + ", " + src + ")";
-    case device::Op::Recv: return "recv(" + recv + ", " + dst + ")";
-    case device::Op::RecvCopySend: return "recv_copy_send(" + recv + ", " + send + ", " + dst + ")";
-    case device::Op::RecvReduceCopy: return "recv_reduce_copy(" + recv + ", " + src + ", " + dst + ")";
-    case device::Op::RecvReduceSend: return "recv_reduce_send(" + recv + ", " + send + ", " + src + ")";
-    case device::Op::RecvReduceCopySend:
-      return "recv_reduce_copy_send(" + recv + ", " + send + ", " + src + ", " + dst + ")";
-    case device::Op::Copy: return "copy(" + src + ", " + dst + ")";
-    case device::Op::Reduce: return "reduce(" + src + ", " + dst + ")";
-    case device::Op::Fold: return "fold(" + dst + ")";
+    case device::Op::Nop: return "nothing(";
+    case device::Op::Send: return "send(" + send + src;
+    case device::Op::Recv: return "recv(" + recv + dst;
+    case device::Op::RecvCopySend: return "recv_copy_send(" + recv + send + dst;
+    case device::Op::RecvReduceCopy: return "recv_reduce_copy(" + recv + src + dst;
+    case device::Op::RecvReduceSend: return "recv_reduce_send(" + recv + send + src;
+    case device::Op::RecvReduceCopySend: return "recv_reduce_copy_send(" + recv + send + src + dst;
+    case device::Op::Copy: return "copy(" + src + dst;
+    case device::Op::Reduce: return "reduce(" + src + dst;
+    case device::Op::Fold: return "fold(" + dst;
   }
   return "";
 }
@@ -113,15 +113,18 @@ class PlanWriter {
     uint32_t before = 0;
     for (uint32_t l = flat_.blocks[tb].first; l < flat_.blocks[tb].end; ++l) {
       const device::Loop& loop = flat_.loops[l];
-      line(3, "for (tb.begin_loop(); tb.in_loop(); tb.next()) {");
-      for (uint32_t s = loop.first; s < loop.end; ++s) write_step(flat_.steps[s], before, loop, s);
+      const uint32_t width = loop.end - loop.first;
+      line(3, "for (tb.begin_loop(" + std::to_string(before) + ", " + std::to_string(width) +
+                  "); tb.in_loop(); tb.next()) {");
+      for (uint32_t place = 1; place <= width; ++place)
+        write_step(flat_.steps[loop.first + place - 1], place, place == width);
       line(3, "}");
-      before += loop.end - loop.first;
+      before += width;
     }
     line(3, "break;");
   }
 
-  void write_step(const device::Step& step, uint32_t before, const device::Loop& loop, uint32_t at) {
+  void write_step(const device::Step& step, uint32_t place, bool last) {
     for (uint32_t w = 0; w < step.waits; ++w) {
       const device::Wait& wait = flat_.waits[step.first_wait + w];
       line(4, "tb.wait(" + std::to_string(wait.block) + ", " + std::to_string(wait.distance) + ", " +
@@ -133,10 +136,8 @@ class PlanWriter {
       line(4, operand == kLocalOperand ? "tb.operand(kLocalOperand, " + text_of(step.src) + ");"
                                        : "tb.operand(" + std::to_string(operand) + ", kNowhere);");
     }
-    line(4, "if (!tb." + call_of(step) + ") return;");
-    if (step.silent != 0) return;
-    line(4, "tb.signal(" + std::to_string(before) + ", " + std::to_string(loop.end - loop.first) + ", " +
-                std::to_string(at - loop.first + 1) + ");");
+    const std::string call = "tb." + call_of(step) + std::to_string(step.silent != 0 ? 0 : place) + ")";
+    line(4, last ? "if (!" + call + ") break;" : call + ";");
   }
 
   const Plan& plan_;
@@ -169,6 +170,15 @@ KernelText division_text(DataType type) {
                    "using namespace theseus::device;\n"
                    "THESEUS_KERNEL(theseus_divide, Division, division) {\n" +
                        body + "}\n");
+}
+
+KernelText transfer_text() {
+  return text_with("theseus_transfer", "transfer.cu",
+                   "#include \"device/transfer.cuh\"\n"
+                   "using namespace theseus::device;\n"
+                   "THESEUS_KERNEL(theseus_transfer, TransferRequest, request) {\n"
+                   "  THESEUS_SHARED(TransferJob, job);\n"
+                   "  transfer(request, job);\n}\n");
 }
 
 KernelText plan_text(const Plan& plan, const RankPlan& part, const PlanKernel& kernel) {

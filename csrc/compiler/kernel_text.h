@@ -26,6 +26,8 @@ struct KernelText {
 KernelText interpreter_text(DataType type, RedOp op, device::Protocol protocol);
 // The kernel that takes a device::Division.
 KernelText division_text(DataType type);
+// The kernel that takes a device::TransferRequest.
+KernelText transfer_text();
 
 // What a kernel for one plan is made for.
 struct PlanKernel {

@@ -98,13 +98,14 @@ inline void raise(U32* flag) { __atomic_store_n(flag, 1u, __ATOMIC_RELAXED); }
 //
 // posted (sender to receiver, Simple). Release: the data in the slot is written before the word that announces it.
 // Acquire: nobody reads the slot before the word is there.
-THESEUS_INLINE U64 load_posted(const U64* word) { return load_acquire_system(word); }
 THESEUS_INLINE void store_posted(U64* word, U64 value) { store_release_system(word, value); }
 
 // taken (receiver to sender, both protocols). Release: all reads of the slot, or its lines, are done before the counter
 // says so. Acquire: nobody writes that slot again before.
-THESEUS_INLINE U64 load_taken(const U64* counter) { return load_acquire_system(counter); }
 THESEUS_INLINE void store_taken(U64* counter, U64 value) { store_release_system(counter, value); }
+
+// Either of the two.
+THESEUS_INLINE U64 load_of_link(const U64* flag) { return load_acquire_system(flag); }
 
 // finished (TB to TB of a launch). Release: what an instruction wrote to Output or Scratch, and what it read there, is
 // done before it counts as finished. Acquire: a TB that waits for it touches those places only after.

@@ -8,7 +8,12 @@
 namespace theseus::device {
 
 inline constexpr I32 kNoLink = -1;
-inline constexpr U32 kDone = 2;
+
+// Frame::stop: why the launch is over for this TB.
+inline constexpr U32 kAborted = 1, kDone = 2, kWrongKernel = 4, kOtherCall = 8, kWrongLength = 16;
+
+// Frame::place
+inline constexpr U32 kTarget = 0, kSlot = 1;
 
 struct Frame {
   // Local memory, slots of the Simple protocol, or lines of LL.
@@ -18,20 +23,22 @@ struct Frame {
   U32 sources;
   U32 scaled;      // 1 + the source that is multiplied by `factor` first; 0: none
   U64 factor;      // one element
-  U8* target;      // local memory; null: none
-  U8* slot;        // null: none
+  U8* place[2];    // kTarget: local memory; kSlot: a slot; null: none
+  U64 addresses;   // all of them, joined by or: whether they are aligned
   U32 slot_flag;   // LL: of the slot's lines
   U32 slot_sweep;  // LL: lines of the slot, if all must be written; else 0
   U32 bytes;       // of each source, and of the result
-  U32 stop;        // not 0: the launch is over, by an abort or a fault; kDone: the TB has done all it had to
+  U32 stop;        // not 0: the launch is over: kAborted and those below it in that list
   U32 broken;      // raised by any thread that gave up waiting for a line
   const U32* abort;
   // For the leading thread alone.
   I32 send;      // link that the slot belongs to
+  I32 suspect;   // link that a fault is about
   U32 measured;  // 1: `bytes` comes from a message
   U32 micro_batch;
-  U32 loop, step, before;  // where the interpreting kernel is: in Program's arrays; instructions in earlier loops
-  U64 launched;            // number of the launch, as it stands above the finished instructions (Progress)
+  U32 before, width;  // instructions of the TB in earlier loops, and in this one
+  U32 loop, step;     // where the interpreting kernel is, in Program's arrays
+  U64 launched;       // number of the launch, as it stands above the finished instructions (Progress)
 };
 
 }  // namespace theseus::device

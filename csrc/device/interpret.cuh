@@ -18,14 +18,16 @@ struct Interpreter {
     if (frame.loop < program.blocks[Tb::index()].end) frame.step = program.loops[frame.loop].first;
   }
 
-  // Fills the frame for the next instruction, or says that there is none.
-  THESEUS_CALL static void prepare(const Request& request, Frame& frame) {
-    if (frame.stop != 0) return;
+  // Fills the frame for the next instruction, or says that there is none. Returns its place for complete().
+  THESEUS_CALL static U32 prepare(const Request& request, Frame& frame) {
+    if (frame.stop != 0) return 0;
     const Program& program = *request.program;
     if (frame.loop == program.blocks[Tb::index()].end) {
       frame.stop = kDone;
-      return;
+      return 0;
     }
+    const Loop loop = program.loops[frame.loop];
+    frame.width = loop.end - loop.first;
     const Step& step = program.steps[frame.step];
     THESEUS_ROLL
     for (U32 i = 0; i < step.waits; ++i) {
@@ -42,32 +44,30 @@ struct Interpreter {
       if (step.op == Op::Reduce) add(request, frame, kLocalOperand, step.dst);
     }
     if (step.dst.space != Space::None) {
-      Part::set_target(request, frame, step.dst.space, step.dst.block, step.dst.piece);
+      Part::add_local(request, frame, step.dst.space, step.dst.block, step.dst.piece, true);
     }
-    if (step.send != kNoLink) Part::set_slot(request, frame, step.send);
+    if (step.send != kNoLink) Part::add_link(request, frame, step.send, true);
+    return step.silent != 0 ? 0 : frame.step - loop.first + 1;
   }
 
   // The instruction is done.
   THESEUS_CALL static void advance(const Request& request, Frame& frame) {
     const Program& program = *request.program;
     const Loop loop = program.loops[frame.loop];
-    const U32 width = loop.end - loop.first;
-    const Step& step = program.steps[frame.step++];
-    if (step.silent == 0) Part::signal(request, frame, frame.before, width, frame.step - loop.first);
-    if (frame.step < loop.end) return;
+    if (++frame.step < loop.end) return;
     frame.step = loop.first;
     if (++frame.micro_batch < request.micro_batches) return;
     frame.micro_batch = 0;
-    frame.before += width;
+    frame.before += frame.width;
     if (++frame.loop < program.blocks[Tb::index()].end) frame.step = program.loops[frame.loop].first;
   }
 
  private:
   THESEUS_CALL static void add(const Request& request, Frame& frame, I32 link, const Location& local) {
     if (link == kLocalOperand) {
-      Part::add_local(request, frame, local.space, local.block, local.piece);
+      Part::add_local(request, frame, local.space, local.block, local.piece, false);
     } else {
-      Part::add_message(request, frame, link);
+      Part::add_link(request, frame, link, false);
     }
   }
 };
@@ -78,11 +78,11 @@ THESEUS_INLINE void interpret(const Request& request, Frame& frame) {
   if (Tb::leads()) Work::enter(request, frame);
   THESEUS_ROLL
   for (;;) {
-    if (Tb::leads()) Work::prepare(request, frame);
-    if (!complete<Numbers, kProtocol, kScaling>(request, frame)) break;
+    const U32 place = Tb::leads() ? Work::prepare(request, frame) : 0;
+    if (!complete<Numbers, kProtocol, kScaling>(request, frame, place)) break;
     if (Tb::leads()) Work::advance(request, frame);
   }
-  if (Tb::leads() && frame.stop == kDone) Leader<Numbers, kProtocol, kScaling>::leave(request);
+  if (Tb::leads()) Leader<Numbers, kProtocol, kScaling>::leave(request, frame);
 }
 
 }  // namespace theseus::device

@@ -210,9 +210,10 @@ struct Request {
 // messages and counters in no known state: the communicator has failed.
 enum class Fault : U8 {
   None,
-  WrongKernel,  // made for another type, reduction or protocol than the request
-  OtherCall,    // a message of another request: its tag differs
-  WrongLength,  // a message of a length that the plan does not expect, or that no slot could hold
+  WrongKernel,    // made for another type, reduction or protocol than the request
+  OtherCall,      // a message of another request: its tag differs
+  WrongLength,    // a message of a length that the plan does not expect, or that no slot could hold
+  OtherTransfer,  // of transfers: a message of another one; TransferRequest::found says which
 };
 THESEUS_BOTH constexpr U64 fault_word(Fault fault, U32 block, I32 link, U32 micro_batch) {
   return static_cast<U64>(fault) << 56 | static_cast<U64>(block & 0xffff) << 40 |
@@ -228,6 +229,69 @@ struct Division {
   void* data;
   U64 count;  // elements
   I32 ranks;  // at least 1
+};
+
+// ---- Transfers: sends and receives of a group, and all-to-all with uneven splits ----
+//
+// A transfer is its head and its data behind that, cut into messages of one slot each; one of no bytes is a head alone.
+// So a transfer of other size or type than the receiver's is found out by its first message. The messages are dealt to
+// `ways` links in turn. What fits into one LL message goes as such; the receiver takes either protocol.
+
+// What both ends must agree on (executor/cuda_transfer.h), and who says so.
+struct TransferHead {
+  U64 count;  // elements
+  U32 request;
+  Type type;
+  U8 collective;
+  U16 rank;  // the sender's; not compared
+};
+static_assert(sizeof(TransferHead) == kVectorBytes);
+
+struct Transfer {
+  U8* data;  // the sender's is only read
+  U64 bytes;
+  TransferHead head;  // at the receiver: what it expects, and its own rank
+  U32 ways;           // at least 1; equal at both ends
+  U32 reserved;
+};
+
+// Transfers [first, end) of one peer and direction, in order; of each the messages whose number in the transfer, modulo
+// its ways, is `way`. No two lanes have one link.
+struct TransferLane {
+  Link* link;
+  U32 first;
+  U32 end;
+  U32 way;
+  U32 sends;  // 1: they leave; 0: they arrive
+};
+
+// How far a lane is.
+struct TransferCursor {
+  U64 message;  // of the transfer
+  U32 transfer;
+  U32 reserved;
+};
+
+struct TransferMismatch {
+  TransferHead own;
+  TransferHead other;
+};
+
+// What the kernel of transfers takes, by value. A TB serves lanes b, b + grid, b + 2 * grid, ... and never waits for
+// one of them while another could move, so that any grid will do.
+inline constexpr U32 kFewLanes = 32;
+inline constexpr U32 kFewTransfers = 32;
+struct TransferRequest {
+  const TransferLane* lanes;  // pinned host memory; null: few_lanes and few_transfers are all
+  const Transfer* transfers;  // likewise
+  TransferCursor* cursors;    // one for each lane; no need to clear them
+  const U32* abort;           // as in Request
+  U64* fault;                 // likewise; its link means nothing
+  TransferMismatch* found;    // pinned host memory, one for each TB: what Fault::OtherTransfer is about
+  U32 lane_count;
+  U32 reserved;
+  TransferLane few_lanes[kFewLanes];
+  Transfer few_transfers[kFewTransfers];
 };
 
 }  // namespace theseus::device

@@ -34,29 +34,39 @@ THESEUS_INLINE void send_line(Line* line, U32 flag, const LinePack& pack) {
   store_line(line, {high | pack.word[0], high | pack.word[1]});
 }
 
-// A line's worth of memory at `at`, or its first `bytes`.
-template <class Code>
-THESEUS_INLINE LinePack load_part(const U8* at, U32 bytes) {
+// A line's worth of memory at `at`, of which `left` bytes are there; the rest is zero.
+template <int kElement>
+THESEUS_INLINE LinePack load_part(const U8* at, U32 left) {
   LinePack pack = {};
+  Cursor cursor = cursor_at(at, at + left, kElement);
   THESEUS_UNROLL
-  for (U32 i = 0; i < kLineData / sizeof(Code); ++i) {
-    if (i * sizeof(Code) < bytes) put_element(pack, static_cast<int>(i), load_element<Code>(at + i * sizeof(Code)));
+  for (U32 i = 0; i < kLineData; i += kElement) {
+    Vector element;
+    load_element<kElement>(element, cursor);
+    if (i >= left) element = {};
+    pack.word[i / 4] |= element.word[0] << (i % 4 * 8);
+    if constexpr (kElement == 8) pack.word[1] = element.word[1];
   }
   return pack;
 }
 
-template <class Code>
-THESEUS_INLINE void store_part(U8* at, U32 bytes, const LinePack& pack) {
+template <int kElement>
+THESEUS_INLINE void store_part(const LinePack& pack, U8* at, U32 left) {
+  Cursor cursor = cursor_at(at, at + left, kElement);
   THESEUS_UNROLL
-  for (U32 i = 0; i < kLineData / sizeof(Code); ++i) {
-    if (i * sizeof(Code) < bytes) store_element(at + i * sizeof(Code), element_of<Code>(pack, static_cast<int>(i)));
+  for (U32 i = 0; i < kLineData; i += kElement) {
+    const Vector element = {{pack.word[i / 4] >> (i % 4 * 8), pack.word[1]}};
+    store_element<kElement>(element, cursor);
   }
 }
 
 // Slots are lines, and so are sources that arrived; the others are memory.
 template <class Numbers, bool kScaling>
 THESEUS_INLINE void move_lines(Frame& frame) {
-  using Code = typename Numbers::Code;
+  constexpr int kElement = sizeof(typename Numbers::Code);
+  constexpr int kCells = kCellsOf<Numbers, 2>;
+  Line* const slot = reinterpret_cast<Line*>(frame.place[kSlot]);
+  U8* const target = frame.place[kTarget];
   THESEUS_ROLL
   for (U32 at = Tb::thread() * kLineData; at < frame.bytes; at += Tb::threads() * kLineData) {
     const U32 left = frame.bytes - at;
@@ -66,20 +76,24 @@ THESEUS_INLINE void move_lines(Frame& frame) {
     for (U32 source = 0; source < frame.sources; ++source) {
       LinePack next = {};
       if (frame.link[source] == kNoLink) {
-        next = load_part<Code>(frame.source[source] + at, left);
+        next = load_part<kElement>(frame.source[source] + at, left);
       } else if (!receive_line(reinterpret_cast<const Line*>(frame.source[source]) + line, frame.flag[source],
                                frame.abort, next)) {
         return raise(&frame.broken);
       }
-      if (kScaling && source + 1 == frame.scaled) next = scale<Numbers>(next, frame.factor);
-      held = source == 0 ? next : combine<Numbers>(held, next);
+      if (kScaling && source + 1 == frame.scaled) scale<Numbers, 0, kCells>(next, frame.factor);
+      if (source == 0) {
+        held = next;
+      } else {
+        combine<Numbers, 0, kCells>(held, next);
+      }
     }
-    if (frame.slot != nullptr) send_line(reinterpret_cast<Line*>(frame.slot) + line, frame.slot_flag, held);
-    if (frame.target != nullptr) store_part<Code>(frame.target + at, left, held);
+    if (slot != nullptr) send_line(slot + line, frame.slot_flag, held);
+    if (target != nullptr) store_part<kElement>(held, target + at, left);
   }
   THESEUS_ROLL
   for (U32 line = lines_for(frame.bytes) + Tb::thread(); line < frame.slot_sweep; line += Tb::threads()) {
-    send_line(reinterpret_cast<Line*>(frame.slot) + line, frame.slot_flag, {});
+    send_line(slot + line, frame.slot_flag, {});
   }
 }
 

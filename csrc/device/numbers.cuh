@@ -4,22 +4,40 @@
 //   - Max and Min: a number beats NaN, -0 is less than +0, and the result is one of the operands' bits;
 //   - integers wrap around;
 //   - every reduction is commutative to the bit.
-// Each step is one correctly rounded operation: the intrinsics keep nvcc from contracting two into a fused one.
+// Numbers travel as their bits. Each step is one correctly rounded operation, which nothing fuses with the next.
 #pragma once
 
 #include "device/block.cuh"
 
 namespace theseus::device {
 
+// ---- Floats and doubles, as bits. A NaN result is the canonical one. ----
+
+inline constexpr U32 kFloatNan = 0x7fc00000;
+inline constexpr U64 kDoubleNan = 0x7ff8000000000000;
+
 #if defined(__CUDACC__)
-THESEUS_INLINE U32 bits_of(float value) { return __float_as_uint(value); }
-THESEUS_INLINE float float_of(U32 bits) { return __uint_as_float(bits); }
-THESEUS_INLINE U64 bits_of(double value) { return static_cast<U64>(__double_as_longlong(value)); }
-THESEUS_INLINE double double_of(U64 bits) { return __longlong_as_double(static_cast<long long>(bits)); }
-THESEUS_INLINE float add(float left, float right) { return __fadd_rn(left, right); }
-THESEUS_INLINE float multiply(float left, float right) { return __fmul_rn(left, right); }
-THESEUS_INLINE double add(double left, double right) { return __dadd_rn(left, right); }
-THESEUS_INLINE double multiply(double left, double right) { return __dmul_rn(left, right); }
+// Inline PTX costs the compiler less than intrinsics do. A GPU's float NaN is 0x7fffffff, whatever the operands' were
+// (CUDA Programming Guide, floating-point standard), so that it is the one result above the canonical NaN; of doubles
+// it is an operand's.
+#define THESEUS_FLOAT(instruction)                                                                         \
+  U32 bits;                                                                                                \
+  asm("{ " instruction " %0, %1, %2; min.s32 %0, %0, 0x7fc00000; }" : "=r"(bits) : "r"(left), "r"(right)); \
+  return bits
+#define THESEUS_DOUBLE(instruction)                 \
+  U64 bits;                                         \
+  asm("{ .reg .pred nan; " instruction              \
+      " %0, %1, %2; setp.nan.f64 nan, %0, %0; "     \
+      "selp.b64 %0, 0x7ff8000000000000, %0, nan; }" \
+      : "=l"(bits)                                  \
+      : "l"(left), "l"(right));                     \
+  return bits
+THESEUS_INLINE U32 add(U32 left, U32 right) { THESEUS_FLOAT("add.rn.f32"); }
+THESEUS_INLINE U32 multiply(U32 left, U32 right) { THESEUS_FLOAT("mul.rn.f32"); }
+THESEUS_INLINE U64 add(U64 left, U64 right) { THESEUS_DOUBLE("add.rn.f64"); }
+THESEUS_INLINE U64 multiply(U64 left, U64 right) { THESEUS_DOUBLE("mul.rn.f64"); }
+#undef THESEUS_FLOAT
+#undef THESEUS_DOUBLE
 #else
 template <class To, class From>
 THESEUS_INLINE To same_bits(From value) {
@@ -28,88 +46,83 @@ THESEUS_INLINE To same_bits(From value) {
   __builtin_memcpy(&result, &value, sizeof result);
   return result;
 }
-THESEUS_INLINE U32 bits_of(float value) { return same_bits<U32>(value); }
-THESEUS_INLINE float float_of(U32 bits) { return same_bits<float>(bits); }
-THESEUS_INLINE U64 bits_of(double value) { return same_bits<U64>(value); }
-THESEUS_INLINE double double_of(U64 bits) { return same_bits<double>(bits); }
-THESEUS_INLINE float add(float left, float right) { return left + right; }
-THESEUS_INLINE float multiply(float left, float right) { return left * right; }
-THESEUS_INLINE double add(double left, double right) { return left + right; }
-THESEUS_INLINE double multiply(double left, double right) { return left * right; }
+THESEUS_INLINE U32 canonical(float value) { return value != value ? kFloatNan : same_bits<U32>(value); }
+THESEUS_INLINE U64 canonical(double value) { return value != value ? kDoubleNan : same_bits<U64>(value); }
+THESEUS_INLINE U32 add(U32 left, U32 right) { return canonical(same_bits<float>(left) + same_bits<float>(right)); }
+THESEUS_INLINE U32 multiply(U32 left, U32 right) { return canonical(same_bits<float>(left) * same_bits<float>(right)); }
+THESEUS_INLINE U64 add(U64 left, U64 right) { return canonical(same_bits<double>(left) + same_bits<double>(right)); }
+THESEUS_INLINE U64 multiply(U64 left, U64 right) {
+  return canonical(same_bits<double>(left) * same_bits<double>(right));
+}
 #endif
 
-// ---- Formats: how an element's bits, its code, become a float and come back ----
+// ---- Formats: how an element's bits, its code, become a float's and come back; back come results of the above ----
 
 // As SmallFloat in device/dtypes.h.
 template <int kCodeBits, int kMantissaBits, int kBias, U32 kLargest, U32 kSpecial, U32 kNan>
 struct SmallFloat {
-  static constexpr U32 kNanCode = kNan;
-  static constexpr U32 kLargestNumber = kLargest > kSpecial ? kLargest : (kSpecial == kNan ? kSpecial - 1 : kSpecial);
+  enum : U32 { kNanCode = kNan };
+  enum : U32 { kLargestNumber = kLargest > kSpecial ? kLargest : (kSpecial == kNan ? kSpecial - 1 : kSpecial) };
 
-  THESEUS_INLINE static float decode(U32 code) {
+  THESEUS_INLINE static U32 decode(U32 code) {
     const U32 magnitude = code & (kSign - 1);
     const U32 sign = (code & kSign) << (32 - kCodeBits);
     const U32 shifted = magnitude << kShift;
     U32 bits = shifted + kRebias;
-    if (magnitude < (1u << kMantissaBits)) bits = bits_of(add(float_of(magnitude + kMagic), -float_of(kMagic)));
+    if (magnitude < (1u << kMantissaBits)) bits = add(magnitude + kMagic, kMagic | 0x80000000u);
     if (magnitude >= kSpecial) bits = shifted | 0x7f800000u;
-    return float_of(bits | sign);
+    return bits | sign;
   }
 
-  THESEUS_INLINE static U32 encode(float value) {
-    const U32 bits = bits_of(value);
+  THESEUS_INLINE static U32 encode(U32 bits) {
     const U32 magnitude = bits & 0x7fffffffu;
     const U32 sign = (bits & 0x80000000u) >> (32 - kCodeBits);
     const U32 rounded = magnitude + ((1u << (kShift - 1)) - 1) + (magnitude >> kShift & 1u);
     const U32 normal = (rounded >> kShift) - (kRebias >> kShift);
     U32 code = normal > kLargest ? kLargest : normal;
     // Adding the magic number rounds at the place of the smallest subnormal.
-    if (magnitude < kSmallestNormal) code = bits_of(add(float_of(magnitude), float_of(kMagic))) - kMagic;
+    if (magnitude < kSmallestNormal) code = add(magnitude, kMagic) - kMagic;
     return magnitude > 0x7f800000u ? kNan : code | sign;
   }
 
  private:
-  static constexpr int kShift = 23 - kMantissaBits;
-  static constexpr U32 kSign = 1u << (kCodeBits - 1);
-  static constexpr U32 kRebias = static_cast<U32>(127 - kBias) << 23;
-  static constexpr U32 kSmallestNormal = static_cast<U32>(128 - kBias) << 23;
-  static constexpr U32 kMagic = static_cast<U32>(127 + 23 + 1 - kBias - kMantissaBits) << 23;
+  enum : int { kShift = 23 - kMantissaBits };
+  enum : U32 { kSign = 1u << (kCodeBits - 1) };
+  enum : U32 { kRebias = static_cast<U32>(127 - kBias) << 23 };
+  enum : U32 { kSmallestNormal = static_cast<U32>(128 - kBias) << 23 };
+  enum : U32 { kMagic = static_cast<U32>(127 + 23 + 1 - kBias - kMantissaBits) << 23 };
 };
 
 using Float8E4M3 = SmallFloat<8, 3, 7, 0x7e, 0x7f, 0x7f>;
 using Float8E5M2 = SmallFloat<8, 2, 15, 0x7b, 0x7c, 0x7e>;
 
 #if defined(__CUDACC__)
-// The hardware rounds the same way; only its NaN has other bits.
+// The hardware rounds the same way; only its NaN, 0x7fff, has other bits.
 struct Half {
-  static constexpr U32 kNanCode = 0x7e00;
-  static constexpr U32 kLargestNumber = 0x7c00;
-  THESEUS_INLINE static float decode(U32 code) {
-    float value;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(static_cast<U16>(code)));
-    return value;
+  enum : U32 { kNanCode = 0x7e00, kLargestNumber = 0x7c00 };
+  THESEUS_INLINE static U32 decode(U32 code) {
+    U32 bits;
+    asm("cvt.f32.f16 %0, %1;" : "=r"(bits) : "h"(static_cast<U16>(code)));
+    return bits;
   }
-  THESEUS_INLINE static U32 encode(float value) {
+  THESEUS_INLINE static U32 encode(U32 bits) {
     U16 code;
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(code) : "f"(value));
-    return value != value ? kNanCode : code;
+    asm("{ cvt.rn.f16.f32 %0, %1; min.s16 %0, %0, 0x7e00; }" : "=h"(code) : "r"(bits));
+    return code;
   }
 };
 #else
 using Half = SmallFloat<16, 10, 15, 0x7c00, 0x7c00, 0x7e00>;
 #endif
 
+// The canonical NaN rounds to its own.
 struct Brain {
-  static constexpr U32 kNanCode = 0x7fc0;
-  static constexpr U32 kLargestNumber = 0x7f80;
-  THESEUS_INLINE static float decode(U32 code) { return float_of(code << 16); }
-  THESEUS_INLINE static U32 encode(float value) {
-    const U32 bits = bits_of(value);
-    return value != value ? kNanCode : (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
-  }
+  enum : U32 { kNanCode = 0x7fc0, kLargestNumber = 0x7f80 };
+  THESEUS_INLINE static U32 decode(U32 code) { return code << 16; }
+  THESEUS_INLINE static U32 encode(U32 bits) { return (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16; }
 };
 
-// ---- Numbers: an element type, and how two elements combine. Elements travel as their bits. ----
+// ---- Numbers: an element type, and how two elements combine. ----
 
 template <class Unsigned, class Ordered>
 struct IntegerNumber {
@@ -128,10 +141,12 @@ struct IntegerNumber {
 // sign flipped; NaN becomes the integer that always loses, which no number maps to.
 template <class Unsigned, class Signed, U64 kLargestNumber, U64 kNanCode>
 struct FloatOrder {
-  static constexpr int kSignShift = 8 * sizeof(Unsigned) - 1;
-  static constexpr Unsigned kMagnitude = static_cast<Unsigned>((Unsigned{1} << kSignShift) - 1);
-  static constexpr Signed kLeast = static_cast<Signed>(static_cast<Unsigned>(~kMagnitude));
-  static constexpr Signed kGreatest = static_cast<Signed>(kMagnitude);
+  enum : int { kSignShift = 8 * sizeof(Unsigned) - 1 };
+  enum : Unsigned { kMagnitude = static_cast<Unsigned>((Unsigned{1} << kSignShift) - 1) };
+  enum : Signed {
+    kLeast = static_cast<Signed>(static_cast<Unsigned>(Unsigned{1} << kSignShift)),
+    kGreatest = static_cast<Signed>(kMagnitude),
+  };
 
   THESEUS_INLINE static Signed flip(Signed code) { return static_cast<Signed>(code < 0 ? code ^ kGreatest : code); }
   THESEUS_INLINE static Signed key(Unsigned code, Signed loser) {
@@ -150,22 +165,16 @@ struct FloatOrder {
   }
 };
 
-struct FloatNumber : FloatOrder<U32, I32, 0x7f800000, 0x7fc00000> {
+struct FloatNumber : FloatOrder<U32, I32, 0x7f800000, kFloatNan> {
   using Code = U32;
-  THESEUS_INLINE static Code canonical(float value) { return value != value ? 0x7fc00000u : bits_of(value); }
-  THESEUS_INLINE static Code sum(Code left, Code right) { return canonical(add(float_of(left), float_of(right))); }
-  THESEUS_INLINE static Code product(Code left, Code right) {
-    return canonical(multiply(float_of(left), float_of(right)));
-  }
+  THESEUS_INLINE static Code sum(Code left, Code right) { return add(left, right); }
+  THESEUS_INLINE static Code product(Code left, Code right) { return multiply(left, right); }
 };
 
-struct DoubleNumber : FloatOrder<U64, long long, 0x7ff0000000000000, 0x7ff8000000000000> {
+struct DoubleNumber : FloatOrder<U64, long long, 0x7ff0000000000000, kDoubleNan> {
   using Code = U64;
-  THESEUS_INLINE static Code canonical(double value) { return value != value ? 0x7ff8000000000000u : bits_of(value); }
-  THESEUS_INLINE static Code sum(Code left, Code right) { return canonical(add(double_of(left), double_of(right))); }
-  THESEUS_INLINE static Code product(Code left, Code right) {
-    return canonical(multiply(double_of(left), double_of(right)));
-  }
+  THESEUS_INLINE static Code sum(Code left, Code right) { return add(left, right); }
+  THESEUS_INLINE static Code product(Code left, Code right) { return multiply(left, right); }
 };
 
 template <class Unsigned, class Signed, class Format>
@@ -182,18 +191,18 @@ struct NarrowNumber : FloatOrder<Unsigned, Signed, Format::kLargestNumber, Forma
 template <Type kType>
 struct NumberOf;
 // clang-format off
-template <> struct NumberOf<Type::Int8> : IntegerNumber<U8, signed char> {};
-template <> struct NumberOf<Type::Uint8> : IntegerNumber<U8, U8> {};
-template <> struct NumberOf<Type::Int32> : IntegerNumber<U32, I32> {};
-template <> struct NumberOf<Type::Uint32> : IntegerNumber<U32, U32> {};
-template <> struct NumberOf<Type::Int64> : IntegerNumber<U64, long long> {};
-template <> struct NumberOf<Type::Uint64> : IntegerNumber<U64, U64> {};
-template <> struct NumberOf<Type::Float16> : NarrowNumber<U16, short, Half> {};
-template <> struct NumberOf<Type::Float32> : FloatNumber {};
-template <> struct NumberOf<Type::Float64> : DoubleNumber {};
-template <> struct NumberOf<Type::Bfloat16> : NarrowNumber<U16, short, Brain> {};
-template <> struct NumberOf<Type::Float8e4m3> : NarrowNumber<U8, signed char, Float8E4M3> {};
-template <> struct NumberOf<Type::Float8e5m2> : NarrowNumber<U8, signed char, Float8E5M2> {};
+template <> struct NumberOf<Type::Int8> { using Is = IntegerNumber<U8, signed char>; };
+template <> struct NumberOf<Type::Uint8> { using Is = IntegerNumber<U8, U8>; };
+template <> struct NumberOf<Type::Int32> { using Is = IntegerNumber<U32, I32>; };
+template <> struct NumberOf<Type::Uint32> { using Is = IntegerNumber<U32, U32>; };
+template <> struct NumberOf<Type::Int64> { using Is = IntegerNumber<U64, long long>; };
+template <> struct NumberOf<Type::Uint64> { using Is = IntegerNumber<U64, U64>; };
+template <> struct NumberOf<Type::Float16> { using Is = NarrowNumber<U16, short, Half>; };
+template <> struct NumberOf<Type::Float32> { using Is = FloatNumber; };
+template <> struct NumberOf<Type::Float64> { using Is = DoubleNumber; };
+template <> struct NumberOf<Type::Bfloat16> { using Is = NarrowNumber<U16, short, Brain>; };
+template <> struct NumberOf<Type::Float8e4m3> { using Is = NarrowNumber<U8, signed char, Float8E4M3>; };
+template <> struct NumberOf<Type::Float8e5m2> { using Is = NarrowNumber<U8, signed char, Float8E5M2>; };
 // clang-format on
 
 // What a kernel is made for.
@@ -201,9 +210,11 @@ template <Type type_, Reduction reduction_>
 struct Numbers {
   static constexpr Type kType = type_;
   static constexpr Reduction kReduction = reduction_;
-  using Number = NumberOf<kType>;
+  using Number = typename NumberOf<kType>::Is;
   using Code = typename Number::Code;
   static constexpr bool kNarrowFloat = kType == Type::Float16 || kType >= Type::Bfloat16;
+  // No GPU's instruction converts it the way it has to be.
+  static constexpr bool kConverts = kType >= Type::Float8e4m3;
 
   THESEUS_INLINE static Code combine(Code left, Code right) {
     if constexpr (kReduction == Reduction::Sum) return Number::sum(left, right);

@@ -1,6 +1,8 @@
 // Moving data between places in memory, slots among them, with all threads of a TB. Whole 16-byte vectors where all
 // addresses allow it, element by element elsewhere; several in flight at once, to cover the latency of memory.
 //
+// Both ways, and all that is left at the end, are the same text: it is what a kernel takes longest to compile.
+//
 // The result may go exactly where one of the sources lies: each thread has read an element before it writes it.
 #pragma once
 
@@ -9,80 +11,85 @@
 
 namespace theseus::device {
 
-template <class Numbers_>
-struct VectorUnit {
-  using Numbers = Numbers_;
-  using Held = Vector;
-  static constexpr U32 kBytes = kVectorBytes;
-  // Elements whose conversion takes many instructions keep the arithmetic busy with fewer.
-  static constexpr int kUnits = sizeof(typename Numbers::Code) >= 4 ? 4 : Numbers::kNarrowFloat ? 1 : 2;
-  THESEUS_INLINE static Held load(const U8* at) { return load_vector(at); }
-  THESEUS_INLINE static void store(U8* at, const Held& held) { store_vector(at, held); }
-};
-
-template <class Numbers_>
-struct ElementUnit {
-  using Numbers = Numbers_;
+// What a thread moves at once: kUnits vectors, or elements in the low bits of such.
+template <class Numbers>
+struct Units {
   using Code = typename Numbers::Code;
-  using Held = Single<Code>;
-  static constexpr U32 kBytes = sizeof(Code);
-  static constexpr int kUnits = 4;
-  THESEUS_INLINE static Held load(const U8* at) { return {load_element<Code>(at)}; }
-  THESEUS_INLINE static void store(U8* at, const Held& held) { store_element<Code>(at, held.code); }
+  // Elements whose conversion takes many instructions keep the arithmetic busy with fewer.
+  static constexpr int kUnits = sizeof(Code) >= 4 ? 4 : Numbers::kNarrowFloat ? 1 : 2;
+  static constexpr int kCells = kCellsOf<Numbers, 4>;
+  Vector unit[kUnits];
+
+  THESEUS_INLINE void load(Cursor cursor, bool vectors) {
+    if (vectors) {
+      THESEUS_UNROLL
+      for (int i = 0; i < kUnits; ++i) load_vector(unit[i], cursor);
+    } else {
+      THESEUS_UNROLL
+      for (int i = 0; i < kUnits; ++i) load_element<sizeof(Code)>(unit[i], cursor);
+    }
+  }
+  THESEUS_INLINE void store(Cursor cursor, bool vectors) const {
+    if (vectors) {
+      THESEUS_UNROLL
+      for (int i = 0; i < kUnits; ++i) store_vector(unit[i], cursor);
+    } else {
+      THESEUS_UNROLL
+      for (int i = 0; i < kUnits; ++i) store_element<sizeof(Code)>(unit[i], cursor);
+    }
+  }
+  THESEUS_INLINE void combine_with(const Units& right, bool vectors) {
+    THESEUS_UNROLL
+    for (int i = 0; i < kUnits; ++i) combine<Numbers, 0, 1>(unit[i], right.unit[i]);
+    if (!vectors) return;
+    THESEUS_UNROLL
+    for (int i = 0; i < kUnits; ++i) combine<Numbers, 1, kCells>(unit[i], right.unit[i]);
+  }
+  THESEUS_INLINE void scale_by(U64 factor, bool vectors) {
+    THESEUS_UNROLL
+    for (int i = 0; i < kUnits; ++i) scale<Numbers, 0, 1>(unit[i], factor);
+    if (!vectors) return;
+    THESEUS_UNROLL
+    for (int i = 0; i < kUnits; ++i) scale<Numbers, 1, kCells>(unit[i], factor);
+  }
 };
 
-// `kUnits` units of all sources and places, `stride` bytes apart.
-template <class Unit, int kUnits, bool kScaling>
-THESEUS_INLINE void move_units(const Frame& frame, U32 at, U32 stride) {
-  using Held = typename Unit::Held;
-  Held held[kUnits] = {};
+// What a thread moves at once, from all sources to all places: from `at` on, before `end`.
+template <class Numbers, bool kScaling>
+THESEUS_INLINE void move_units(const Frame& frame, U32 at, U32 end, U32 stride, bool vectors) {
+  Units<Numbers> held;
+  held.load(cursor_at(frame.source[0] + at, frame.source[0] + end, stride), vectors);
+  if (kScaling && frame.scaled == 1) held.scale_by(frame.factor, vectors);
   THESEUS_ROLL
-  for (U32 source = 0; source < frame.sources; ++source) {
-    const U8* const memory = frame.source[source] + at;
-    Held next[kUnits];
-    THESEUS_UNROLL
-    for (int i = 0; i < kUnits; ++i) next[i] = Unit::load(memory + i * stride);
-    if (kScaling && source + 1 == frame.scaled) {
-      THESEUS_UNROLL
-      for (int i = 0; i < kUnits; ++i) next[i] = scale<typename Unit::Numbers>(next[i], frame.factor);
-    }
-    THESEUS_UNROLL
-    for (int i = 0; i < kUnits; ++i)
-      held[i] = source == 0 ? next[i] : combine<typename Unit::Numbers>(held[i], next[i]);
-  }
-  if (frame.target != nullptr) {
-    THESEUS_UNROLL
-    for (int i = 0; i < kUnits; ++i) Unit::store(frame.target + at + i * stride, held[i]);
-  }
-  if (frame.slot != nullptr) {
-    THESEUS_UNROLL
-    for (int i = 0; i < kUnits; ++i) Unit::store(frame.slot + at + i * stride, held[i]);
-  }
-}
-
-// Bytes [from, end).
-template <class Unit, bool kScaling>
-THESEUS_INLINE void move_range(const Frame& frame, U32 from, U32 end) {
-  const U32 stride = Tb::threads() * Unit::kBytes;
-  U32 at = from + Tb::thread() * Unit::kBytes;
-  if constexpr (Unit::kUnits > 1) {
-    THESEUS_ROLL
-    for (; at + (Unit::kUnits - 1) * stride < end; at += Unit::kUnits * stride) {
-      move_units<Unit, Unit::kUnits, kScaling>(frame, at, stride);
-    }
+  for (U32 source = 1; source < frame.sources; ++source) {
+    Units<Numbers> next;
+    next.load(cursor_at(frame.source[source] + at, frame.source[source] + end, stride), vectors);
+    if (kScaling && source + 1 == frame.scaled) next.scale_by(frame.factor, vectors);
+    held.combine_with(next, vectors);
   }
   THESEUS_ROLL
-  for (; at < end; at += stride) move_units<Unit, 1, kScaling>(frame, at, stride);
+  for (U8* const place : frame.place) {
+    if (place != nullptr) held.store(cursor_at(place + at, place + end, stride), vectors);
+  }
 }
 
 template <class Numbers, bool kScaling>
 THESEUS_INLINE void move_memory(const Frame& frame) {
-  U64 bits = reinterpret_cast<U64>(frame.target) | reinterpret_cast<U64>(frame.slot);
+  constexpr U32 kElement = sizeof(typename Numbers::Code);
+  const U32 whole = frame.addresses % kVectorBytes == 0 ? frame.bytes / kVectorBytes * kVectorBytes : 0;
+  U32 from = 0;
   THESEUS_ROLL
-  for (U32 i = 0; i < frame.sources; ++i) bits |= reinterpret_cast<U64>(frame.source[i]);
-  const U32 vectors = bits % kVectorBytes == 0 ? frame.bytes / kVectorBytes * kVectorBytes : 0;
-  move_range<VectorUnit<Numbers>, kScaling>(frame, 0, vectors);
-  move_range<ElementUnit<Numbers>, kScaling>(frame, vectors, frame.bytes);
+  for (U32 end = whole;; end = frame.bytes) {
+    const bool vectors = from < whole;
+    const U32 unit = vectors ? kVectorBytes : kElement;
+    const U32 stride = Tb::threads() * unit;
+    THESEUS_ROLL
+    for (U32 at = from + Tb::thread() * unit; at < end; at += Units<Numbers>::kUnits * stride) {
+      move_units<Numbers, kScaling>(frame, at, end, stride, vectors);
+    }
+    if (end == frame.bytes) return;
+    from = end;
+  }
 }
 
 }  // namespace theseus::device

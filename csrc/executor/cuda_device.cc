@@ -106,7 +106,7 @@ Result<DeviceMemory> CudaDevice::zeroed(size_t bytes) {
 // The receiver's block holds slots, lines and posted words; the sender's the count of what was taken.
 Result<device::Link> CudaDevice::describe(const Connection& connection) {
   if (links_ == nullptr) return Status::internal("one rank has no peers");
-  if (proxy_ != nullptr && !links_->is_local(connection.peer)) return describe_far(connection);
+  if (is_far(connection.peer)) return describe_far(connection);
   Result<void*> own = links_->own_block(connection.peer, connection.channel);
   if (!own.ok()) return own.status();
   Result<void*> theirs = links_->peer_block(connection.peer, connection.channel);
@@ -133,8 +133,7 @@ Result<device::Link> CudaDevice::describe_far(const Connection& connection) {
 
 // Rails are something between hosts.
 CudaDevice::Connector CudaDevice::connector_of(const Connection& connection) const {
-  const bool far = proxy_ != nullptr && !links_->is_local(connection.peer);
-  return {connection.outgoing, connection.peer, far ? connection.rail : 0, connection.channel};
+  return {connection.outgoing, connection.peer, is_far(connection.peer) ? connection.rail : 0, connection.channel};
 }
 
 ProxyEnd* CudaDevice::proxy_end(const Connection& connection) const {

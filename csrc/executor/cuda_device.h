@@ -87,6 +87,7 @@ class CudaDevice {
   // Peers on other hosts are reached through `proxy`, from here on.
   void use_proxy(std::unique_ptr<Proxy> proxy) { proxy_ = std::move(proxy); }
   Proxy* proxy() const { return proxy_.get(); }  // null: all ranks are on one host
+  bool is_far(int peer) const { return proxy_ != nullptr && !links_->is_local(peer); }
 
   // This rank's end of a connection, made when it is first asked for. `fresh`: it was.
   Result<device::Link*> link(const Connection& connection, bool& fresh);

@@ -53,19 +53,28 @@ Status CudaExecution::end(cuda::Stream stream, ResourceTree::Lease lease, const 
     newest_peers_.clear();
     for (const Connection& connection : schedule.part->connections) newest_peers_.push_back(connection.peer);
   }
-  const int launches = std::exchange(launches_, 0);
+  return end(stream, UnderWay{nullptr, std::move(lease), nullptr, 0});
+}
+
+Status CudaExecution::end(cuda::Stream stream, std::shared_ptr<void> held) {
+  return end(stream, UnderWay{nullptr, {}, std::move(held), 0});
+}
+
+Status CudaExecution::end(cuda::Stream stream, UnderWay request) {
+  request.launches = std::exchange(launches_, 0);
   if (capturing_) {
-    captured_.push_back({nullptr, std::move(lease), launches});
+    captured_.push_back(std::move(request));
     return {};
   }
   Result<cuda::Event> done = take_event();
   Status recorded = done.ok() ? device_.driver().record(device_.ordinal(), *done, stream) : done.status();
   if (!recorded.ok()) {
     // Nothing tells when its kernels are done, so what they use stays to the end.
-    captured_.push_back({nullptr, std::move(lease), launches});
+    captured_.push_back(std::move(request));
     return recorded;
   }
-  under_way_.push_back({*done, std::move(lease), launches});
+  request.done = *done;
+  under_way_.push_back(std::move(request));
   device_.residency().launched(*done);
   last_stream_ = stream;
   return {};

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -35,6 +36,10 @@ class CudaExecution {
   // Between these two a request may queue any work on `stream`.
   Status begin(cuda::Stream stream);
   Status end(cuda::Stream stream, ResourceTree::Lease lease, const CudaSchedule& schedule);
+  // The same for a request without a plan; `held` is what it works with.
+  Status end(cuda::Stream stream, std::shared_ptr<void> held);
+  // Before a launch whose TBs wait for those of other ranks: see Residency.
+  Status admit(uint64_t blocks, uint64_t resident, cuda::Stream stream);
   // Queues the kernels of a request.
   Status launch(const CudaCall& call, cuda::Stream stream);
 
@@ -52,11 +57,11 @@ class CudaExecution {
   struct UnderWay {
     cuda::Event done;
     ResourceTree::Lease lease;
+    std::shared_ptr<void> held;
     int launches;  // of those that wait for other ranks
   };
   Result<cuda::Event> take_event();
-  // Before a launch whose TBs wait for those of other ranks.
-  Status admit(uint64_t blocks, uint64_t resident, cuda::Stream stream);
+  Status end(cuda::Stream stream, UnderWay request);
   // The kernels of a request are done.
   void let_go(const UnderWay& request);
 

@@ -67,6 +67,10 @@ Result<const CudaKernel*> CudaKernels::division(DataType type) {
   return take(std::string("division ") + name_of(type), [&] { return division_text(type); });
 }
 
+Result<const CudaKernel*> CudaKernels::transfer() {
+  return take("transfer", [] { return transfer_text(); });
+}
+
 // One caller makes it, the others wait for that.
 Result<const CudaKernel*> CudaKernels::take(const std::string& name, const std::function<KernelText()>& text) {
   std::shared_ptr<Entry> entry;

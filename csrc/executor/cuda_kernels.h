@@ -44,6 +44,7 @@ class CudaKernels {
   // Each waits until the kernel is loaded; the outcome, good or bad, is remembered.
   Result<const CudaKernel*> interpreter(DataType type, RedOp op, device::Protocol protocol);
   Result<const CudaKernel*> division(DataType type);
+  Result<const CudaKernel*> transfer();
 
   // A kernel of `name`, which says all that the text depends on: null until it is loaded. The first call has it made in
   // the background; `text` is called there.

@@ -19,7 +19,7 @@ ncclResult_t ncclSend(const void* sendbuff, size_t count, ncclDataType_t datatyp
                                   .root = peer,
                                   .stream = stream});
   }
-  return finish_call(communicator->send(sendbuff, count, static_cast<DataType>(datatype), peer));
+  return finish_call(communicator->send(sendbuff, count, static_cast<DataType>(datatype), peer, stream));
 }
 
 ncclResult_t ncclRecv(void* recvbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
@@ -37,7 +37,7 @@ ncclResult_t ncclRecv(void* recvbuff, size_t count, ncclDataType_t datatype, int
                                   .root = peer,
                                   .stream = stream});
   }
-  return finish_call(communicator->recv(recvbuff, count, static_cast<DataType>(datatype), peer));
+  return finish_call(communicator->recv(recvbuff, count, static_cast<DataType>(datatype), peer, stream));
 }
 
 }  // namespace theseus::nccl_api

@@ -317,7 +317,12 @@ Status Communicator::Impl::check_all_to_all_v(const AllToAllVCall& call) const {
     if (call.recv_counts[rank] > 0 && call.recv == nullptr)
       return Status::argument("recvbuff is NULL, but there is something to receive");
   }
-  return {};
+  if (device == nullptr) return {};
+  const auto any = [this](const size_t* counts) {
+    return std::any_of(counts, counts + self->ranks(), [](size_t c) { return c > 0; });
+  };
+  if (any(call.send_counts)) THESEUS_TRY(device->check_buffer("sendbuff", call.send));
+  return any(call.recv_counts) ? device->check_buffer("recvbuff", call.recv) : Status();
 }
 
 Status Communicator::all_to_all_v(const AllToAllVCall& call) {
@@ -356,16 +361,17 @@ Status Communicator::Impl::check_point_to_point(const PointToPoint& operation) c
     return Status::argument("peer " + std::to_string(operation.peer) + " is not a rank of this communicator of " +
                             std::to_string(self->ranks()));
   }
-  if (operation.count > 0 && operation.data == nullptr)
-    return Status::argument("the buffer is NULL, but count is not 0");
-  return {};
+  if (operation.count == 0) return {};
+  if (operation.data == nullptr) return Status::argument("the buffer is NULL, but count is not 0");
+  return device == nullptr ? Status() : device->check_buffer(operation.sends ? "sendbuff" : "recvbuff", operation.data);
 }
 
 namespace {
 
-Communicator::Impl::PointToPoint point_to_point(bool sends, const void* data, size_t count, DataType type, int peer) {
+Communicator::Impl::PointToPoint point_to_point(bool sends, const void* data, size_t count, DataType type, int peer,
+                                                void* stream = nullptr) {
   const size_t element = static_cast<int>(type) < kDataTypes ? size_of(type) : 1;
-  return {sends, const_cast<void*>(data), count * element, count, type, peer};
+  return {sends, const_cast<void*>(data), count * element, count, type, peer, stream};
 }
 
 }  // namespace
@@ -403,12 +409,12 @@ class PointToPointEntry {
   }
 };
 
-Status Communicator::send(const void* data, size_t count, DataType type, int peer) {
-  return PointToPointEntry::run(*this, point_to_point(true, data, count, type, peer));
+Status Communicator::send(const void* data, size_t count, DataType type, int peer, void* stream) {
+  return PointToPointEntry::run(*this, point_to_point(true, data, count, type, peer, stream));
 }
 
-Status Communicator::recv(void* data, size_t count, DataType type, int peer) {
-  return PointToPointEntry::run(*this, point_to_point(false, data, count, type, peer));
+Status Communicator::recv(void* data, size_t count, DataType type, int peer, void* stream) {
+  return PointToPointEntry::run(*this, point_to_point(false, data, count, type, peer, stream));
 }
 
 std::shared_ptr<Work> Communicator::send_async(const void* data, size_t count, DataType type, int peer) {

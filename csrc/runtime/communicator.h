@@ -54,6 +54,7 @@ struct AllToAllVCall {
   const size_t* recv_counts = nullptr;
   const size_t* recv_offsets = nullptr;
   DataType type = DataType::Float32;
+  void* stream = nullptr;  // see CollectiveCall
 };
 
 // Handle of asynchronous work. Thread-safe.
@@ -153,8 +154,9 @@ class Communicator {
   // inside a group queues.
   Status submit(const CollectiveCall& call);
   Status all_to_all_v(const AllToAllVCall& call);
-  Status send(const void* data, size_t count, DataType type, int peer);
-  Status recv(void* data, size_t count, DataType type, int peer);
+  // `stream`: see CollectiveCall.
+  Status send(const void* data, size_t count, DataType type, int peer, void* stream = nullptr);
+  Status recv(void* data, size_t count, DataType type, int peer, void* stream = nullptr);
   Status barrier();
 
   // The same on the communicator's progress thread, in order of submission. Buffers must stay until done.

@@ -78,6 +78,8 @@ Result<std::unique_ptr<DeviceRank>> DeviceRank::open(const CommId& communicator,
   made->device_ = std::move(*device);
   made->kernels_ = &CudaKernels::of(**driver, made->device_->info());
   made->execution_ = std::make_unique<CudaExecution>(*made->device_, *made->kernels_);
+  made->transfers_ = std::make_unique<CudaTransfers>(*made->device_, *made->kernels_, *made->execution_,
+                                                     static_cast<int>(peers.size()), topology.rails);
   Result<DeviceMemory> byte = made->device_->zeroed(1);
   if (!byte.ok()) return byte.status();
   made->barrier_ = std::move(*byte);
@@ -101,17 +103,18 @@ void DeviceRank::close() {
 }
 
 // A kernel that follows a pointer into ordinary memory takes the whole process down with it.
+Status DeviceRank::check_buffer(const char* name, const void* pointer) const {
+  Result<cuda::PointerInfo> info = device_->driver().pointer_info(pointer);
+  if (!info.ok()) return info.status();
+  if (info->kind != cuda::PointerKind::Unregistered) return {};
+  return Status::argument(std::string(name) +
+                          " is no memory of a GPU, nor pinned: THESEUS_DEVICE=host is for host "
+                          "memory");
+}
+
 Status DeviceRank::check_buffers(const CollectiveCall& call, const BufferShape& shape) const {
-  const auto check = [&](const char* name, const void* pointer) -> Status {
-    Result<cuda::PointerInfo> info = device_->driver().pointer_info(pointer);
-    if (!info.ok()) return info.status();
-    if (info->kind != cuda::PointerKind::Unregistered) return {};
-    return Status::argument(std::string(name) +
-                            " is no memory of a GPU, nor pinned: THESEUS_DEVICE=host is for host "
-                            "memory");
-  };
-  if (shape.input_blocks > 0) THESEUS_TRY(check("sendbuff", call.send));
-  if (shape.output_blocks > 0) THESEUS_TRY(check("recvbuff", call.recv));
+  if (shape.input_blocks > 0) THESEUS_TRY(check_buffer("sendbuff", call.send));
+  if (shape.output_blocks > 0) THESEUS_TRY(check_buffer("recvbuff", call.recv));
   return {};
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "executor/cuda_execution.h"
+#include "executor/cuda_transfer.h"
 #include "runtime/communicator.h"
 #include "runtime/peer.h"
 #include "schedule/topology.h"
@@ -37,10 +38,14 @@ class DeviceRank {
 
   // Whether kernels may follow a call's pointers. From any thread.
   Status check_buffers(const CollectiveCall& call, const BufferShape& shape) const;
+  Status check_buffer(const char* name, const void* pointer) const;
   // What a launch would have to wait for otherwise.
   Status make_ready(const Request& request);
   // Queues the request on `stream`; `lease` is held until it is done. `divide_by`: see CudaCall.
   Status launch(Request& request, ResourceTree::Lease lease, void* stream, int ranks);
+
+  // Sends and receives.
+  CudaTransfers& transfers() { return *transfers_; }
 
   // Whether all that was launched is done.
   Result<bool> idle() { return execution_->idle(); }
@@ -50,7 +55,10 @@ class DeviceRank {
   void close();
   // From any thread: kernels that wait for peers leave.
   void abort() { device_->abort(); }
-  Status fault() const { return execution_->fault(); }
+  Status fault() const {
+    Status transfers = transfers_->fault(device_->fault());
+    return transfers.ok() ? execution_->fault() : transfers;
+  }
 
   // One byte in the GPU's memory, for a barrier.
   void* barrier_byte() const { return barrier_.get(); }
@@ -64,6 +72,7 @@ class DeviceRank {
   std::unique_ptr<CudaDevice> device_;
   CudaKernels* kernels_ = nullptr;
   std::unique_ptr<CudaExecution> execution_;
+  std::unique_ptr<CudaTransfers> transfers_;
   DeviceMemory barrier_;
   std::vector<DeviceMemory> staging_;  // the last one is in use, the others may still be
 };

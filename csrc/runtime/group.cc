@@ -6,6 +6,7 @@
 #include <thread>
 #include <tuple>
 
+#include "runtime/device_batch.h"
 #include "runtime/drive.h"
 #include "runtime/point_to_point.h"
 #include "runtime/request_run.h"
@@ -24,15 +25,15 @@ thread_local Group group;
 // The part of a group that belongs to one communicator: collectives in order, point-to-point beside them.
 class CommunicatorJob {
  public:
-  explicit CommunicatorJob(Communicator& communicator) : impl_(CommunicatorAccess::impl(communicator)), batch_(impl_) {}
+  explicit CommunicatorJob(Communicator& communicator)
+      : impl_(CommunicatorAccess::impl(communicator)), batch_(impl_), device_batch_(impl_) {}
 
   Communicator::Impl& impl() const { return impl_; }
 
   Status add(const GroupItem& item) {
     switch (item.kind) {
       case GroupItem::Kind::PointToPoint:
-        THESEUS_TRY(impl_.refuse_on_device("send and recv"));
-        return batch_.add(item.point_to_point);
+        return impl_.device == nullptr ? batch_.add(item.point_to_point) : device_batch_.add(item.point_to_point);
       case GroupItem::Kind::Collective: {
         Result<PreparedRequest> prepared = impl_.prepare(item.collective, item.op);
         if (!prepared.ok()) return prepared.status();
@@ -43,9 +44,11 @@ class CommunicatorJob {
     }
   }
 
-  Status begin() { return batch_.copy_to_self(); }
+  // The part that needs no peer. On a GPU nothing is queued yet, so that what goes wrong here leaves no kernel waiting.
+  Status begin() { return impl_.device == nullptr ? batch_.copy_to_self() : device_batch_.make_ready(); }
 
   Advance advance() {
+    if (impl_.device != nullptr) return launch();
     const Advance collectives = advance_collectives();
     if (collectives == Advance::Failed) return collectives;
     const Advance transfers = batch_.advance();
@@ -65,12 +68,12 @@ class CommunicatorJob {
     std::set<void*> streams;
     if (impl_.device == nullptr) return streams;
     for (const PreparedRequest& prepared : requests_) streams.insert(prepared.request.stream);
+    streams.insert(device_batch_.streams().begin(), device_batch_.streams().end());
     return streams;
   }
 
  private:
   Advance advance_collectives() {
-    if (impl_.device != nullptr) return launch_collectives();
     bool progressed = false;
     while (!requests_.empty()) {
       Request& request = requests_.front().request;
@@ -87,18 +90,21 @@ class CommunicatorJob {
     return Advance::Done;
   }
 
-  Advance launch_collectives() {
+  // One after the other, as the communicator's kernels run: collectives first, on all ranks.
+  Advance launch() {
     for (PreparedRequest& prepared : requests_) {
       status_ = impl_.launch(prepared);
       if (!status_.ok()) return Advance::Failed;
     }
     requests_.clear();
-    return Advance::Done;
+    status_ = device_batch_.launch();
+    return status_.ok() ? Advance::Done : Advance::Failed;
   }
 
   Communicator::Impl& impl_;
   std::deque<PreparedRequest> requests_;
   PointToPointBatch batch_;
+  DeviceBatch device_batch_;
   std::optional<RequestRun> run_;
   Status status_;
 };
@@ -186,7 +192,8 @@ Status check_streams(const std::deque<CommunicatorJob>& jobs) {
 }
 
 // Runs the items of communicators that block. `items` belong to `communicators`, sorted by address, so that two threads
-// with overlapping groups take the locks in one order.
+// with overlapping groups take the locks in one order. Jobs stand in the order of the calls, as do the kernels that
+// they launch on one stream: addresses differ from rank to rank.
 Status run_items(const std::vector<GroupItem>& items, const std::vector<Communicator*>& communicators) {
   std::vector<std::unique_lock<OwnedMutex>> locks;
   std::deque<CommunicatorJob> jobs;
@@ -194,13 +201,19 @@ Status run_items(const std::vector<GroupItem>& items, const std::vector<Communic
     Communicator::Impl& impl = CommunicatorAccess::impl(*communicator);
     locks.emplace_back(impl.running);
     THESEUS_TRY(impl.usable());
-    jobs.emplace_back(*communicator);
   }
   for (const GroupItem& item : items) {
-    const auto at = std::find(communicators.begin(), communicators.end(), item.communicator);
-    if (item.kind != GroupItem::Kind::Join && at != communicators.end()) {
-      THESEUS_TRY(jobs[static_cast<size_t>(at - communicators.begin())].add(item));
+    if (item.kind == GroupItem::Kind::Join ||
+        !std::binary_search(communicators.begin(), communicators.end(), item.communicator))
+      continue;
+    Communicator::Impl& impl = CommunicatorAccess::impl(*item.communicator);
+    auto job = std::find_if(jobs.begin(), jobs.end(),
+                            [&impl](const CommunicatorJob& known) { return &known.impl() == &impl; });
+    if (job == jobs.end()) {
+      jobs.emplace_back(*item.communicator);
+      job = std::prev(jobs.end());
     }
+    THESEUS_TRY(job->add(item));
   }
   THESEUS_TRY(check_streams(jobs));
   for (CommunicatorJob& job : jobs) THESEUS_TRY(job.begin());

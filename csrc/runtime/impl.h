@@ -160,12 +160,12 @@ struct Communicator::Impl {
     size_t count;
     DataType type;
     int peer;
+    void* stream;  // see CollectiveCall
   };
   Status check_point_to_point(const PointToPoint& operation) const;
   Status run_point_to_point(const PointToPoint& operation);
   Status check_all_to_all_v(const AllToAllVCall& call) const;
   Status run_all_to_all_v(const AllToAllVCall& call);
-  Status refuse_on_device(const char* what) const;
 };
 
 // The way in for the runtime's own files.

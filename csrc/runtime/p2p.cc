@@ -1,18 +1,14 @@
 // Point-to-point: send, recv, and all-to-all with uneven splits, which is a send and a receive to and from everybody.
 #include <cstring>
-#include <list>
 
+#include "runtime/device_batch.h"
 #include "runtime/drive.h"
 #include "runtime/impl.h"
 #include "runtime/point_to_point.h"
 
 namespace theseus {
-namespace {
 
-constexpr int kCollectiveChannel = 0;
-constexpr int kPointToPointChannel = 1;
-
-SignatureTag tag_for(int rank, Collective collective, size_t count, DataType type, uint32_t request) {
+SignatureTag transfer_tag(int rank, Collective collective, size_t count, DataType type, uint32_t request) {
   SignatureTag tag;
   tag.signature.rank = static_cast<int16_t>(rank);
   tag.signature.collective = collective;
@@ -23,8 +19,6 @@ SignatureTag tag_for(int rank, Collective collective, size_t count, DataType typ
   tag.hash = request_hash(tag.base, request);
   return tag;
 }
-
-}  // namespace
 
 Result<std::vector<SendPort*>> PointToPointBatch::send_ports(int peer, int channel) {
   std::vector<SendPort*> ports;
@@ -66,23 +60,29 @@ Status PointToPointBatch::add(const Communicator::Impl::PointToPoint& operation)
     own.push_back(operation);
     return {};
   }
-  const SignatureTag tag = tag_for(impl_.self->rank(), Collective::SendRecv, operation.count, operation.type, 0);
+  const SignatureTag tag = transfer_tag(impl_.self->rank(), Collective::SendRecv, operation.count, operation.type, 0);
   return operation.sends ? add_send(operation.peer, operation.data, operation.bytes, kPointToPointChannel, tag)
                          : add_recv(operation.peer, operation.data, operation.bytes, kPointToPointChannel, tag);
 }
 
-// Sends to oneself meet receives from oneself in order; inside one batch, since nobody else could post the other half.
-Status PointToPointBatch::copy_to_self() {
-  if (to_self_.size() != from_self_.size()) {
-    return Status::usage("send and recv with the own rank must be in one group: " + std::to_string(to_self_.size()) +
-                         " sends meet " + std::to_string(from_self_.size()) + " receives");
+Status match_self(const std::vector<Communicator::Impl::PointToPoint>& sends,
+                  const std::vector<Communicator::Impl::PointToPoint>& receives) {
+  if (sends.size() != receives.size()) {
+    return Status::usage("send and recv with the own rank must be in one group: " + std::to_string(sends.size()) +
+                         " sends meet " + std::to_string(receives.size()) + " receives");
   }
+  for (size_t i = 0; i < sends.size(); ++i) {
+    if (sends[i].count == receives[i].count && sends[i].type == receives[i].type) continue;
+    return Status::usage("mismatched calls: this rank sends itself " + std::to_string(sends[i].count) + " " +
+                         name_of(sends[i].type) + " and receives " + std::to_string(receives[i].count) + " " +
+                         name_of(receives[i].type));
+  }
+  return {};
+}
+
+Status PointToPointBatch::copy_to_self() {
+  THESEUS_TRY(match_self(to_self_, from_self_));
   for (size_t i = 0; i < to_self_.size(); ++i) {
-    if (to_self_[i].count != from_self_[i].count || to_self_[i].type != from_self_[i].type) {
-      return Status::usage("mismatched calls: this rank sends itself " + std::to_string(to_self_[i].count) + " " +
-                           name_of(to_self_[i].type) + " and receives " + std::to_string(from_self_[i].count) + " " +
-                           name_of(from_self_[i].type));
-    }
     if (to_self_[i].bytes > 0) std::memmove(from_self_[i].data, to_self_[i].data, to_self_[i].bytes);
   }
   to_self_.clear();
@@ -121,7 +121,12 @@ Advance PointToPointBatch::advance() {
 
 Status Communicator::Impl::run_point_to_point(const PointToPoint& operation) {
   THESEUS_TRY(usable());
-  THESEUS_TRY(refuse_on_device("send and recv"));
+  if (device != nullptr) {
+    DeviceBatch batch(*this);
+    THESEUS_TRY(batch.add(operation));
+    THESEUS_TRY(batch.make_ready());
+    return batch.launch();
+  }
   PointToPointBatch batch(*this);
   THESEUS_TRY(batch.add(operation));
   THESEUS_TRY(batch.copy_to_self());
@@ -130,16 +135,30 @@ Status Communicator::Impl::run_point_to_point(const PointToPoint& operation) {
   return status.ok() ? status : fail(status);
 }
 
-// Their transfers are no plans, so that there is no kernel for them.
-Status Communicator::Impl::refuse_on_device(const char* what) const {
-  if (device == nullptr) return {};
-  return Status::usage(std::string(what) +
-                       " do not run on GPU memory yet: use a collective, or THESEUS_DEVICE=host with host memory");
+namespace {
+
+// All that `rank` sends to and receives from others, the nearest first.
+template <class Batch>
+Status add_all_to_all(Batch& batch, const AllToAllVCall& call, int rank, int ranks, uint32_t request) {
+  const size_t element = size_of(call.type);
+  const auto* send = static_cast<const uint8_t*>(call.send);
+  auto* recv = static_cast<uint8_t*>(call.recv);
+  const auto tag = [&](size_t count) { return transfer_tag(rank, Collective::AllToAllV, count, call.type, request); };
+  for (int distance = 1; distance < ranks; ++distance) {
+    const int to = (rank + distance) % ranks;
+    const int from = (rank + ranks - distance) % ranks;
+    THESEUS_TRY(batch.add_send(to, send + call.send_offsets[to] * element, call.send_counts[to] * element,
+                               kCollectiveChannel, tag(call.send_counts[to])));
+    THESEUS_TRY(batch.add_recv(from, recv + call.recv_offsets[from] * element, call.recv_counts[from] * element,
+                               kCollectiveChannel, tag(call.recv_counts[from])));
+  }
+  return {};
 }
+
+}  // namespace
 
 Status Communicator::Impl::run_all_to_all_v(const AllToAllVCall& call) {
   THESEUS_TRY(usable());
-  THESEUS_TRY(refuse_on_device("all-to-all with uneven splits"));
   const int rank = self->rank();
   const int ranks = self->ranks();
   const size_t element = size_of(call.type);
@@ -147,24 +166,21 @@ Status Communicator::Impl::run_all_to_all_v(const AllToAllVCall& call) {
     return Status::argument("all-to-all: this rank sends itself " + std::to_string(call.send_counts[rank]) +
                             " elements and receives " + std::to_string(call.recv_counts[rank]));
   }
-  const uint32_t id = next_request++;
-  const auto* send = static_cast<const uint8_t*>(call.send);
-  auto* recv = static_cast<uint8_t*>(call.recv);
+  const auto id = static_cast<uint32_t>(next_request++);
+  const auto* own_from = static_cast<const uint8_t*>(call.send) + call.send_offsets[rank] * element;
+  auto* own_to = static_cast<uint8_t*>(call.recv) + call.recv_offsets[rank] * element;
+  const size_t own_bytes = call.send_counts[rank] * element;
+  if (device != nullptr) {
+    DeviceBatch batch(*this);
+    batch.add_stream(call.stream);
+    THESEUS_TRY(add_all_to_all(batch, call, rank, ranks, id));
+    if (own_bytes > 0) batch.add_copy(own_to, own_from, own_bytes);
+    THESEUS_TRY(batch.make_ready());
+    return batch.launch();
+  }
   PointToPointBatch batch(*this);
-  for (int distance = 1; distance < ranks; ++distance) {
-    const int to = (rank + distance) % ranks;
-    const int from = (rank + ranks - distance) % ranks;
-    THESEUS_TRY(batch.add_send(to, send + call.send_offsets[to] * element, call.send_counts[to] * element,
-                               kCollectiveChannel,
-                               tag_for(rank, Collective::AllToAllV, call.send_counts[to], call.type, id)));
-    THESEUS_TRY(batch.add_recv(from, recv + call.recv_offsets[from] * element, call.recv_counts[from] * element,
-                               kCollectiveChannel,
-                               tag_for(rank, Collective::AllToAllV, call.recv_counts[from], call.type, id)));
-  }
-  if (call.send_counts[rank] > 0) {
-    std::memmove(recv + call.recv_offsets[rank] * element, send + call.send_offsets[rank] * element,
-                 call.send_counts[rank] * element);
-  }
+  THESEUS_TRY(add_all_to_all(batch, call, rank, ranks, id));
+  if (own_bytes > 0) std::memmove(own_to, own_from, own_bytes);
   if (links == nullptr) return {};
   Status status = drive(*this, [&] { return batch.advance(); }, [&] { return batch.status(); });
   return status.ok() ? status : fail(status);

@@ -10,6 +10,17 @@
 
 namespace theseus {
 
+inline constexpr int kCollectiveChannel = 0;
+inline constexpr int kPointToPointChannel = 1;
+
+// What both ends of a transfer must agree on. `request`: 0 for sends and receives.
+SignatureTag transfer_tag(int rank, Collective collective, size_t count, DataType type, uint32_t request);
+
+// Sends to oneself meet receives from oneself in order; inside one batch, since nobody else could post the other half.
+// Why they do not fit, if so.
+Status match_self(const std::vector<Communicator::Impl::PointToPoint>& sends,
+                  const std::vector<Communicator::Impl::PointToPoint>& receives);
+
 class PointToPointBatch {
  public:
   explicit PointToPointBatch(Communicator::Impl& impl) : impl_(impl) {}

@@ -19,9 +19,9 @@ template <Protocol kProtocol>
 void rank_0(const Request& request, Frame& frame) {
   Primitives<Floats, kProtocol, false> tb(request, frame);
   tb.enter();
-  for (tb.begin_loop(); tb.in_loop(); tb.next()) {
-    if (Tb::index() == 0 && !tb.send(0, input(0, 0))) return;
-    if (Tb::index() == 1 && !tb.recv_reduce_copy(1, input(0, 0), output(0, 0))) return;
+  for (tb.begin_loop(0, 1); tb.in_loop(); tb.next()) {
+    if (Tb::index() == 0 && !tb.send(0, input(0, 0), 0)) break;
+    if (Tb::index() == 1 && !tb.recv_reduce_copy(1, input(0, 0), output(0, 0), 0)) break;
   }
   tb.leave();
 }
@@ -30,15 +30,14 @@ template <Protocol kProtocol>
 void rank_1(const Request& request, Frame& frame) {
   Primitives<Floats, kProtocol, false> tb(request, frame);
   tb.enter();
-  for (tb.begin_loop(); tb.in_loop(); tb.next()) {
+  for (tb.begin_loop(0, 1); tb.in_loop(); tb.next()) {
     if (Tb::index() == 0) {
       tb.wait(1, 1, 0, 1, 1);
-      if (!tb.recv(0, scratch(0))) return;
+      if (!tb.recv(0, scratch(0), 1)) break;
     } else {
       tb.wait(0, 0, 0, 1, 1);
-      if (!tb.send(1, scratch(0))) return;
+      if (!tb.send(1, scratch(0), 1)) break;
     }
-    tb.signal(0, 1, 1);
   }
   tb.leave();
 }

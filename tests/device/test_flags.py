@@ -22,8 +22,12 @@ WEAKENED = {
 }
 
 
-def build(folder: Path, flag: str | None) -> Path:
-    """Compile flags.cc under ThreadSanitizer, with `flag` of flags.cuh weakened; return the program."""
+# What runs on them, and those that it has.
+PROGRAMS = {"flags.cc": list(WEAKENED), "transfers.cc": ["posted", "taken"]}
+
+
+def build(folder: Path, source: str, flag: str | None) -> Path:
+    """Compile `source` under ThreadSanitizer, with `flag` of flags.cuh weakened; return the program."""
     shutil.copytree(CSRC / "device", folder / "device")
     if flag is not None:
         text = (folder / "device" / "flags.cuh").read_text()
@@ -33,8 +37,8 @@ def build(folder: Path, flag: str | None) -> Path:
     program = folder / "flags"
     options = ["-std=c++20", "-O1", "-g1", "-fsanitize=thread", "-pthread"]
     includes = [f"-I{path}" for path in (folder, CSRC, REPOSITORY / "tests")]
-    source = str(REPOSITORY / "tests" / "device" / "flags.cc")
-    command = [COMPILER or "", *options, *includes, source, "-o", str(program)]
+    text = str(REPOSITORY / "tests" / "device" / source)
+    command = [COMPILER or "", *options, *includes, text, "-o", str(program)]
     made = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     if "libtsan" in made.stderr or "fsanitize" in made.stderr:
         pytest.skip(f"the compiler has no ThreadSanitizer: {made.stderr.strip().splitlines()[-1]}")
@@ -52,14 +56,17 @@ def run(program: Path) -> subprocess.CompletedProcess[str]:
 class TestFlags:
     """Each flag of a connection, and between TBs."""
 
-    def test_are_enough(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("source", PROGRAMS)
+    def test_are_enough(self, tmp_path: Path, source: str) -> None:
         """Nothing races, and the result is right."""
-        done = run(build(tmp_path, None))
+        done = run(build(tmp_path, source, None))
         assert done.returncode == 0, done.stdout + done.stderr
 
-    @pytest.mark.parametrize("flag", WEAKENED)
-    def test_are_needed(self, tmp_path: Path, flag: str) -> None:
+    @pytest.mark.parametrize(
+        ("source", "flag"), [(source, flag) for source, flags in PROGRAMS.items() for flag in flags]
+    )
+    def test_are_needed(self, tmp_path: Path, source: str, flag: str) -> None:
         """With one store relaxed the data races."""
-        done = run(build(tmp_path, flag))
+        done = run(build(tmp_path, source, flag))
         assert done.returncode == 66, done.stdout + done.stderr
         assert "data race" in done.stderr

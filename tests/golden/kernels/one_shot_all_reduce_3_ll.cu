@@ -7,25 +7,23 @@ THESEUS_KERNEL(theseus_plan, Request, request) {
   tb.enter();
   switch (Tb::index()) {
     case 0:
-      for (tb.begin_loop(); tb.in_loop(); tb.next()) {
-        if (!tb.send(0, input(0, 0))) return;
-        tb.signal(0, 1, 1);
+      for (tb.begin_loop(0, 1); tb.in_loop(); tb.next()) {
+        if (!tb.send(0, input(0, 0), 1)) break;
       }
       break;
     case 1:
-      for (tb.begin_loop(); tb.in_loop(); tb.next()) {
-        if (!tb.send(1, input(0, 0))) return;
-        tb.signal(0, 1, 1);
+      for (tb.begin_loop(0, 1); tb.in_loop(); tb.next()) {
+        if (!tb.send(1, input(0, 0), 1)) break;
       }
       break;
     case 2:
-      for (tb.begin_loop(); tb.in_loop(); tb.next()) {
+      for (tb.begin_loop(0, 1); tb.in_loop(); tb.next()) {
         tb.wait(0, 0, 0, 1, 1);
         tb.wait(1, 0, 0, 1, 1);
         tb.operand(kLocalOperand, input(0, 0));
         tb.operand(2, kNowhere);
         tb.operand(3, kNowhere);
-        if (!tb.fold(output(0, 0))) return;
+        if (!tb.fold(output(0, 0), 0)) break;
       }
       break;
   }

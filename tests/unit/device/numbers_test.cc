@@ -103,9 +103,31 @@ void compare_packs() {
   std::mt19937_64 random(4);
   for (int i = 0; i < kElements; ++i) left[i] = static_cast<Code>(random()), right[i] = static_cast<Code>(random());
   const auto bytes = [](Code* codes) { return reinterpret_cast<device::U8*>(codes); };
-  device::store_vector(bytes(result),
-                       device::combine<Of>(device::load_vector(bytes(left)), device::load_vector(bytes(right))));
+  constexpr int kCells = device::kCellsOf<Of, 4>;
+  device::Vector held, next;
+  const auto cursor = [&](Code* codes, int from, int to) {
+    return device::cursor_at(bytes(codes + from), bytes(codes + to), sizeof(Code));
+  };
+  device::Cursor at = cursor(left, 0, kElements);
+  device::load_vector(held, at);
+  at = cursor(right, 0, kElements);
+  device::load_vector(next, at);
+  device::combine<Of, 0, 1>(held, next);
+  device::combine<Of, 1, kCells>(held, next);
+  at = cursor(result, 0, kElements);
+  device::store_vector(held, at);
   for (int i = 0; i < kElements; ++i) ASSERT_EQ(result[i], Of::combine(left[i], right[i]));
+  // One element after the other; the end stops stores, and sends loads back.
+  device::Cursor from = cursor(left, 0, 1), to = cursor(result, 0, 1);
+  for (int i = 0; i < 2; ++i) {
+    device::load_element<sizeof(Code)>(held, from);
+    device::scale<Of, 0, 1>(held, right[0]);
+    device::store_element<sizeof(Code)>(held, to);
+  }
+  EXPECT_EQ(result[0], Of::scale(left[0], right[0]));
+  EXPECT_EQ(result[1], Of::combine(left[1], right[1]));
+  device::store_vector(held, to);
+  EXPECT_EQ(result[1], Of::combine(left[1], right[1]));
 }
 
 template <Type type>
@@ -142,7 +164,7 @@ TEST(DeviceNumbers, ConvertEveryNarrowCode) {
     for (uint32_t code = 0; code < 65536; ++code) {
       const uint32_t magnitude = code & 0x7fff;
       const uint32_t expected = magnitude > Format::kLargestNumber ? Format::kNanCode : code;
-      ASSERT_EQ(Format::encode(Format::decode(code)), expected) << code;
+      ASSERT_EQ(Format::encode(device::multiply(Format::decode(code), 0x3f800000)), expected) << code;
       uint16_t host = 0;
       const uint16_t left = static_cast<uint16_t>(code), right = static_cast<uint16_t>(one);
       reduce_kernel(type, RedOp::Prod)(&host, &left, &right, 1);
