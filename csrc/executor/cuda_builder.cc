@@ -69,7 +69,7 @@ Result<std::shared_ptr<Part>> CudaBuilder::schedule_part(const ResourceRequest& 
   part->blocks = static_cast<uint32_t>((*own)->thread_blocks.size());
   const FlatProgram flat = flatten(*source->plan, **own);
   constexpr size_t kHead = (sizeof(device::Program) + 15) / 16 * 16;
-  Result<DeviceMemory> memory = DeviceMemory::allocate(device_.driver(), device_.ordinal(), kHead + flat.bytes());
+  Result<DeviceMemory> memory = device_.allocate(kHead + flat.bytes());
   if (!memory.ok()) return memory.status();
   part->program = std::move(*memory);
   std::vector<uint8_t> image(kHead + flat.bytes());
@@ -169,7 +169,7 @@ size_t CudaBuilder::arena_size(const Part& global) const {
 
 Result<std::shared_ptr<Part>> CudaBuilder::resize_arena(const std::shared_ptr<Part>& global, bool in_use,
                                                         size_t bytes) {
-  Result<DeviceMemory> arena = DeviceMemory::allocate(device_.driver(), device_.ordinal(), bytes);
+  Result<DeviceMemory> arena = device_.allocate(bytes);
   if (!arena.ok()) return arena.status();
   const std::shared_ptr<Part> part = in_use ? std::make_shared<CudaGlobal>() : global;
   static_cast<CudaGlobal&>(*part).arena = std::move(*arena);

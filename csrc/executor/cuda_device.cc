@@ -13,39 +13,6 @@ constexpr size_t kLinksPerTable = 64;
 
 }  // namespace
 
-DeviceMemory::DeviceMemory(DeviceMemory&& other) noexcept
-    : driver_(other.driver_),
-      device_(other.device_),
-      memory_(std::exchange(other.memory_, nullptr)),
-      bytes_(std::exchange(other.bytes_, 0)) {}
-
-DeviceMemory& DeviceMemory::operator=(DeviceMemory&& other) noexcept {
-  std::swap(driver_, other.driver_);
-  std::swap(device_, other.device_);
-  std::swap(memory_, other.memory_);
-  std::swap(bytes_, other.bytes_);
-  return *this;
-}
-
-Result<DeviceMemory> DeviceMemory::allocate(cuda::Driver& driver, int device, size_t bytes) {
-  DeviceMemory memory;
-  if (bytes == 0) return memory;
-  Result<void*> allocated = driver.allocate(device, bytes);
-  if (!allocated.ok()) return allocated.status();
-  memory.driver_ = &driver;
-  memory.device_ = device;
-  memory.memory_ = *allocated;
-  memory.bytes_ = bytes;
-  return memory;
-}
-
-void DeviceMemory::reset() {
-  // A failure is one of the device, and shows at the next call that can report it.
-  if (memory_ != nullptr) (void)driver_->release(device_, memory_);
-  memory_ = nullptr;
-  bytes_ = 0;
-}
-
 Result<std::unique_ptr<CudaDevice>> CudaDevice::open(cuda::Driver& driver, int ordinal, const CudaGeometry& geometry,
                                                      std::unique_ptr<P2pLinks> links, int sharers) {
   Result<cuda::DeviceInfo> info = driver.device_info(ordinal);
@@ -87,14 +54,14 @@ Status CudaDevice::copy_now(void* to, const void* from, size_t bytes) {
 }
 
 Result<DeviceMemory> CudaDevice::upload(const void* data, size_t bytes) {
-  Result<DeviceMemory> memory = DeviceMemory::allocate(driver_, ordinal(), bytes);
+  Result<DeviceMemory> memory = allocate(bytes);
   if (!memory.ok() || bytes == 0) return memory;
   THESEUS_TRY(copy_now(memory->get(), data, bytes));
   return memory;
 }
 
 Result<DeviceMemory> CudaDevice::zeroed(size_t bytes) {
-  Result<DeviceMemory> memory = DeviceMemory::allocate(driver_, ordinal(), bytes);
+  Result<DeviceMemory> memory = allocate(bytes);
   if (!memory.ok() || bytes == 0) return memory;
   THESEUS_TRY(driver_.fill(ordinal(), memory->get(), 0, bytes, stream_));
   THESEUS_TRY(driver_.synchronize(ordinal(), stream_));

@@ -15,6 +15,7 @@
 #include "base/result.h"
 #include "device/kernel_abi.h"
 #include "drivers/cuda/api.h"
+#include "executor/device_memory.h"
 #include "schedule/plan.h"
 #include "transport/p2p.h"
 
@@ -34,26 +35,6 @@ struct CudaGeometry {
   size_t slots_at() const { return lines_at() + round_up(size_t{slots} * lines * device::kLineBytes); }
   size_t block_bytes() const { return round_up(slots_at() + size_t{slots} * slot_bytes); }
   static size_t round_up(size_t bytes) { return (bytes + 255) / 256 * 256; }
-};
-
-// Memory of a device, given back at the end. Giving back waits for all work of the device (cuda::Driver::release).
-class DeviceMemory {
- public:
-  DeviceMemory() = default;
-  DeviceMemory(DeviceMemory&& other) noexcept;
-  DeviceMemory& operator=(DeviceMemory&& other) noexcept;
-  ~DeviceMemory() { reset(); }
-  static Result<DeviceMemory> allocate(cuda::Driver& driver, int device, size_t bytes);
-
-  void* get() const { return memory_; }
-  size_t bytes() const { return bytes_; }
-  void reset();
-
- private:
-  cuda::Driver* driver_ = nullptr;
-  int device_ = 0;
-  void* memory_ = nullptr;
-  size_t bytes_ = 0;
 };
 
 class CudaDevice {
@@ -77,7 +58,9 @@ class CudaDevice {
   // This rank's end of a connection, made when it is first asked for. `fresh`: it was.
   Result<device::Link*> link(const Connection& connection, bool& fresh);
 
-  // Memory with `bytes` of `data` in it.
+  // Memory for requests, which may go while others are under way. What is in it is left to chance.
+  Result<DeviceMemory> allocate(size_t bytes) { return DeviceMemory::allocate(shelf_, bytes); }
+  // The same with `bytes` of `data` in it.
   Result<DeviceMemory> upload(const void* data, size_t bytes);
   // Memory that is zero.
   Result<DeviceMemory> zeroed(size_t bytes);
@@ -102,7 +85,11 @@ class CudaDevice {
   using Connector = std::tuple<bool, int, int>;  // outgoing, peer, channel
 
   CudaDevice(cuda::Driver& driver, const cuda::DeviceInfo& info, const CudaGeometry& geometry, int sharers)
-      : driver_(driver), info_(info), geometry_(geometry), sharers_(sharers) {}
+      : driver_(driver),
+        info_(info),
+        geometry_(geometry),
+        sharers_(sharers),
+        shelf_(std::make_shared<DeviceShelf>(driver, info.ordinal)) {}
   Status prepare();
   Result<device::Link> describe(const Connection& connection);
 
@@ -111,6 +98,7 @@ class CudaDevice {
   CudaGeometry geometry_;
   int sharers_;
   bool generates_ = false;
+  std::shared_ptr<DeviceShelf> shelf_;
   std::unique_ptr<P2pLinks> links_;
   cuda::Stream stream_ = nullptr;
   Control* control_ = nullptr;

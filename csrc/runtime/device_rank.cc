@@ -127,7 +127,7 @@ Status DeviceRank::enter(const Request& request, Binding& staged, cuda::Stream s
   const Staging& staging = *request.plan->staging;
   const size_t bytes = staging.bytes(request.binding, request.padded_count);
   if (staging_.empty() || staging_.back().bytes() < bytes) {
-    Result<DeviceMemory> memory = DeviceMemory::allocate(device_->driver(), device_->ordinal(), bytes);
+    Result<DeviceMemory> memory = device_->allocate(bytes);
     if (!memory.ok()) return memory.status();
     staging_.push_back(std::move(*memory));
   }
