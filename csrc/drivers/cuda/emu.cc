@@ -51,7 +51,7 @@ Result<DeviceInfo> Emulator::device_info(int device) {
   DeviceInfo info;
   info.ordinal = device;
   info.name = "Theseus emulator";
-  info.multiprocessors = 16;
+  info.multiprocessors = 32;
   info.memory_bytes = options_.memory_bytes;
   std::memcpy(info.uuid.data(), "theseus-emu", 11);
   info.uuid[15] = static_cast<uint8_t>(device);

@@ -39,6 +39,8 @@ using testing::CollectiveCase;
 using testing::DeviceCase;
 using testing::DeviceGeometry;
 using testing::DeviceWorld;
+using testing::difference;
+using testing::Factor;
 using testing::FiberRun;
 using testing::geometry_of;
 using testing::kWithPlans;
@@ -66,25 +68,12 @@ constexpr Kernel kFloatSum = kKernels[3];
 constexpr Kernel kFloatSumLL = kKernels[7];
 
 DeviceCase case_of(const Kernel& kernel, const CollectiveCase& call, uint64_t seed) {
-  DeviceCase test{call, kernel.type, false, kernel.protocol, seed};
+  DeviceCase test{call, kernel.type, Factor::None, kernel.protocol, seed};
   test.call.op = kernel.op;
   test.call.in_place = seed % 2 == 1 && call.collective != Collective::AllToAll;
-  test.scaled = seed % 5 == 0 && (call.collective == Collective::AllReduce || call.collective == Collective::Reduce ||
-                                  call.collective == Collective::ReduceScatter);
+  if (seed % 5 == 0 && is_reducing(call.collective)) test.factor = seed % 2 == 0 ? Factor::Any : Factor::Mean;
+  if (test.divides()) test.factor = Factor::Any;
   return test;
-}
-
-// "" where all ranks end with the host executor's bits.
-std::string difference(const DeviceCase& test, const Plan& plan, const Kernel& kernel, DeviceWorld& world,
-                       ShmWorld& host) {
-  world.requests(test);
-  const auto launches = world.launches(kernel.entry, 1 + static_cast<uint32_t>(test.seed % 3));
-  if (std::string wrong = FiberRun(test.seed).run(launches); !wrong.empty()) return test.name() + ": " + wrong;
-  for (int rank = 0; rank < plan.ranks; ++rank) {
-    if (world.fault(rank) != 0) return test.name() + ": a fault on rank " + std::to_string(rank);
-  }
-  const bool same = world.memory() == testing::run_on_host(test, plan, host, world.piece_bytes(test));
-  return same ? "" : test.name() + ": other bits than on the host";
 }
 
 class DeviceInterpreter : public ::testing::TestWithParam<int> {};
@@ -100,7 +89,7 @@ TEST_P(DeviceInterpreter, GivesTheHostsBits) {
       // One world for all, as counters go on from launch to launch, whatever the type and protocol.
       DeviceWorld world(plan, {.slots = 2 + static_cast<uint32_t>(seed % 3)});
       for (const Kernel& kernel : kKernels) {
-        EXPECT_EQ(difference(case_of(kernel, call, ++seed), plan, kernel, world, host), "");
+        EXPECT_EQ(difference(case_of(kernel, call, ++seed), plan, kernel.entry, world, host), "");
       }
     });
   }
@@ -127,7 +116,7 @@ TEST_P(DeviceInterpreter, GivesTheHostsBitsForCompiledPlans) {
       DeviceWorld world(*plan, {});
       for (const Kernel& kernel : kKernels) {
         const CollectiveCase call{collective, ranks, 50 + seed * 31 % 400};
-        EXPECT_EQ(difference(case_of(kernel, call, seed++), *plan, kernel, world, host), "") << algorithm.name;
+        EXPECT_EQ(difference(case_of(kernel, call, seed++), *plan, kernel.entry, world, host), "") << algorithm.name;
       }
     }
   }
@@ -147,7 +136,7 @@ TEST(DeviceCounters, ComeRound) {
       DeviceWorld world(plan, {.messages = turn - 20});
       for (uint64_t seed = 1; seed < 6; ++seed) {
         const CollectiveCase call{Collective::AllReduce, 3, 200};
-        EXPECT_EQ(difference(case_of(kernel, call, seed), plan, kernel, world, host), "") << turn;
+        EXPECT_EQ(difference(case_of(kernel, call, seed), plan, kernel.entry, world, host), "") << turn;
       }
     }
   }
@@ -163,7 +152,7 @@ TEST(DeviceCounters, NoFlagSurvivesToComeRound) {
     // Messages 1 to 16 have one line of data, those that the leftovers look like have many.
     for (const size_t count : {3, 3, 3, 3, 90, 90}) {
       const CollectiveCase call{Collective::AllReduce, 3, count};
-      EXPECT_EQ(difference(case_of(kFloatSumLL, call, ++seed), plan, kFloatSumLL, world, host), "") << seed;
+      EXPECT_EQ(difference(case_of(kFloatSumLL, call, ++seed), plan, kFloatSumLL.entry, world, host), "") << seed;
     }
   }
 }

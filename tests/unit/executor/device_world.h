@@ -22,16 +22,23 @@
 
 namespace theseus::testing {
 
+// What is done to a sum besides: PreMulSum's factor, of any bits; or Avg, which scales floating inputs by 1/n, and
+// divides sums of integers.
+enum class Factor { None, Any, Mean };
+
 struct DeviceCase {
   CollectiveCase call;
   DataType type = DataType::Float32;
-  bool scaled = false;
+  Factor factor = Factor::None;
   device::Protocol protocol = device::Protocol::Simple;
   uint64_t seed = 0;
 
+  bool scales() const { return factor == Factor::Any || (factor == Factor::Mean && is_floating(type)); }
+  bool divides() const { return factor == Factor::Mean && !is_floating(type); }
   std::string name() const {
-    return call.name() + " of " + name_of(type) + (scaled ? ", scaled" : "") +
-           (protocol == device::Protocol::LL ? ", LL" : "");
+    const char* const factors[] = {"", ", scaled", ", mean"};
+    return call.name() + " of " + name_of(type) + factors[static_cast<int>(factor)] +
+           (protocol == device::Protocol::LL ? ", LL, seed " : ", seed ") + std::to_string(seed);
   }
 };
 
@@ -59,10 +66,7 @@ class ByteBuffers {
   }
   const void* input() const { return has_input_ ? memory_.data() + input_ : nullptr; }
   void* output() { return output_bytes_ > 0 ? memory_.data() + output_ : nullptr; }
-  std::vector<uint8_t> result() const {
-    const auto begin = memory_.begin() + static_cast<std::ptrdiff_t>(output_);
-    return {begin, begin + static_cast<std::ptrdiff_t>(output_bytes_)};
-  }
+  size_t output_bytes() const { return output_bytes_; }
   // All of it: what lies around the output must not change either.
   const std::vector<uint8_t>& memory() const { return memory_; }
 
@@ -75,20 +79,20 @@ class ByteBuffers {
 inline uint64_t scalar_of(const DeviceCase& test) {
   std::mt19937_64 random(test.seed + 7);
   uint64_t bits = random();
-  if (is_floating(test.type)) reciprocal(test.type, test.call.ranks, &bits);
+  if (test.factor == Factor::Mean) reciprocal(test.type, test.call.ranks, &bits);
   return bits;
 }
 
-// What the host executor makes of it: the memory of each rank.
+// What the host executor makes of it: the memory of each rank. `share_slots`: see Program; not for plans from outside.
 inline std::vector<std::vector<uint8_t>> run_on_host(const DeviceCase& test, const Plan& plan, ShmWorld& world,
-                                                     size_t piece_bytes) {
+                                                     size_t piece_bytes, bool share_slots = true) {
   std::vector<ByteBuffers> buffers;
   std::vector<std::unique_ptr<Program>> programs;
   std::vector<std::unique_ptr<Execution>> executions;
   const uint64_t scalar = scalar_of(test);
   for (int rank = 0; rank < test.call.ranks; ++rank) buffers.emplace_back(test, rank);
   for (int rank = 0; rank < test.call.ranks; ++rank) {
-    Result<std::unique_ptr<Program>> program = Program::build(plan, rank, world[rank]);
+    Result<std::unique_ptr<Program>> program = Program::build(plan, rank, world[rank], share_slots);
     EXPECT_TRUE(program.ok()) << program.status().message();
     programs.push_back(std::move(*program));
     executions.push_back(std::make_unique<Execution>(*programs.back()));
@@ -98,7 +102,7 @@ inline std::vector<std::vector<uint8_t>> run_on_host(const DeviceCase& test, con
     binding.count = test.call.count;
     binding.type = test.type;
     binding.op = test.call.op;
-    binding.scalar = test.scaled ? &scalar : nullptr;
+    binding.scalar = test.scales() ? &scalar : nullptr;
     binding.piece_bytes = piece_bytes;
     binding.tag.hash = 5;
     executions.back()->start(binding);
@@ -108,7 +112,11 @@ inline std::vector<std::vector<uint8_t>> run_on_host(const DeviceCase& test, con
     for (const auto& execution : executions) done += execution->advance() == Advance::Done ? 1 : 0;
   }
   std::vector<std::vector<uint8_t>> memory;
-  for (const ByteBuffers& each : buffers) memory.push_back(each.memory());
+  for (ByteBuffers& each : buffers) {
+    if (test.divides())
+      divide_in_place(test.type, each.output(), each.output_bytes() / size_of(test.type), test.call.ranks);
+    memory.push_back(each.memory());
+  }
   return memory;
 }
 
@@ -142,6 +150,17 @@ class DeviceWorld {
       const auto blocks = static_cast<uint32_t>(ranks_[launches.size()].blocks);
       launches.push_back({entry, &request, blocks, threads});
     }
+    return launches;
+  }
+  // Of what ends an integer Avg, once the requests are done: as CudaExecution launches it. `entry` takes a Division.
+  std::vector<KernelLaunch> divisions(const DeviceCase& test, emu::Entry entry) {
+    divisions_.clear();
+    for (ByteBuffers& each : buffers_) {
+      if (each.output_bytes() == 0) continue;
+      divisions_.push_back({each.output(), each.output_bytes() / size_of(test.type), test.call.ranks});
+    }
+    std::vector<KernelLaunch> launches;
+    for (const device::Division& division : divisions_) launches.push_back({entry, &division, 2, 2});
     return launches;
   }
   std::vector<std::vector<uint8_t>> memory() const {
@@ -242,9 +261,14 @@ class DeviceWorld {
     rank.scratch_lengths.assign(static_cast<size_t>(rank.scratch_chunks) * request.scratch_rounds + 1, 0xcdcdcdcd);
     request.scratch = rank.scratch[0].bytes;
     request.scratch_lengths = rank.scratch_lengths.data();
-    request.scalar = scalar_of(test);
+    scalar_ = scalar_of(test);
+    const bool pointed = test.seed % 2 == 1;
+    request.scalar = pointed ? 0 : scalar_;
+    request.scalar_at = pointed ? &scalar_ : nullptr;
     request.tag = 5;
-    request.scaling = test.scaled ? device::Scaling::Immediate : device::Scaling::None;
+    request.scaling = !test.scales() ? device::Scaling::None
+                      : pointed      ? device::Scaling::Pointed
+                                     : device::Scaling::Immediate;
     request.type = static_cast<device::Type>(test.type);
     request.reduction = static_cast<device::Reduction>(test.call.op);
     request.protocol = test.protocol;
@@ -263,6 +287,23 @@ class DeviceWorld {
   std::vector<Rank> ranks_;
   std::vector<ByteBuffers> buffers_;
   std::vector<device::Request> requests_;
+  std::vector<device::Division> divisions_;
+  uint64_t scalar_ = 0;
 };
+
+// Runs a case by `kernel` on all ranks of the plan, and again on the host: "" where both end with the same memory.
+// `divide`: ends an integer Avg; null where the case is none.
+inline std::string difference(const DeviceCase& test, const Plan& plan, emu::Entry kernel, DeviceWorld& world,
+                              ShmWorld& host, emu::Entry divide = nullptr) {
+  world.requests(test);
+  const auto launches = world.launches(kernel, 1 + static_cast<uint32_t>(test.seed % 3));
+  if (std::string wrong = FiberRun(test.seed).run(launches); !wrong.empty()) return test.name() + ": " + wrong;
+  for (int rank = 0; rank < plan.ranks; ++rank) {
+    if (world.fault(rank) != 0) return test.name() + ": a fault on rank " + std::to_string(rank);
+  }
+  if (test.divides()) (void)FiberRun(test.seed).run(world.divisions(test, divide));
+  const bool same = world.memory() == run_on_host(test, plan, host, world.piece_bytes(test));
+  return same ? "" : test.name() + ": other bits than on the host";
+}
 
 }  // namespace theseus::testing

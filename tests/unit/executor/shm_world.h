@@ -19,11 +19,13 @@ class ShmRank final : public PortSource {
       : segment_(segment), rank_(rank), policy_(policy) {}
 
   Result<SendPort*> send_port(int peer, int, int channel) override {
+    THESEUS_TRY(segment_.open_channel(channel));
     auto& port = sends_[{peer, channel}];
     if (port == nullptr) port = std::make_unique<ShmSendPort>(segment_, channel, rank_, peer, policy_);
     return port.get();
   }
   Result<RecvPort*> recv_port(int peer, int, int channel) override {
+    THESEUS_TRY(segment_.open_channel(channel));
     auto& port = recvs_[{peer, channel}];
     if (port == nullptr) port = std::make_unique<ShmRecvPort>(segment_, channel, peer, rank_);
     return port.get();

@@ -1,0 +1,93 @@
+// Tests whose communicators follow a job's log. Settings are read once a process, and the other tests of this program
+// want none, so each runs in a process of its own: a disabled test, started with a log that the test itself writes.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "base/shared_log.h"
+#include "context/record.h"
+#include "schedule/bytes.h"
+
+namespace theseus::testing {
+
+// The log that run_with_log() made for this process, written in the agents' place. From any thread.
+class JobLogFile {
+ public:
+  static JobLogFile& instance() {
+    static JobLogFile& file = *new JobLogFile;
+    return file;
+  }
+  void append(const Record& record) {
+    const std::lock_guard lock(mutex_);
+    const Status status = writer_->append(writer_->count(), encode(record));
+    EXPECT_TRUE(status.ok()) << status.message();
+  }
+  // A schedule whose plan lies beside the log, as agents keep it.
+  void append(ScheduleDefinition schedule, const std::string& plan) {
+    schedule.plan_hash = hash_bytes(plan.data(), plan.size());
+    schedule.plan_bytes = plan.size();
+    const std::string folder = path_ + ".bodies";
+    std::filesystem::create_directories(folder);
+    char name[32];
+    std::snprintf(name, sizeof name, "%016llx", static_cast<unsigned long long>(schedule.plan_hash));
+    std::ofstream(std::filesystem::path(folder) / name, std::ios::binary) << plan;
+    append(Record(schedule));
+  }
+  uint64_t count() const {
+    const std::lock_guard lock(mutex_);
+    return writer_->count();
+  }
+
+ private:
+  JobLogFile() : path_(std::getenv("THESEUS_JOB_LOG")) {
+    Result<std::unique_ptr<SharedLogWriter>> opened = SharedLogWriter::open(path_, 4711);
+    EXPECT_TRUE(opened.ok()) << opened.status().message();
+    writer_ = std::move(*opened);
+  }
+  mutable std::mutex mutex_;
+  std::string path_;
+  std::unique_ptr<SharedLogWriter> writer_;
+};
+
+// Seconds after which such a process is stuck.
+inline constexpr unsigned kLimit = 300;
+
+// Runs the disabled test `name` in a process with an empty job log, and expects it to pass.
+inline void run_with_log(const std::string& name) {
+  char folder[] = "/tmp/theseus-test-XXXXXX";
+  ASSERT_NE(mkdtemp(folder), nullptr);
+  const std::string log = std::string(folder) + "/log", filter = "--gtest_filter=" + name;
+  const pid_t process = fork();
+  if (process == 0) {
+    setenv("THESEUS_JOB_LOG", log.c_str(), 1);
+    setenv("THESEUS_ADAPT", "on", 1);
+    alarm(kLimit);
+    execl("/proc/self/exe", "test_emu", filter.c_str(), "--gtest_also_run_disabled_tests", "--gtest_brief=1", nullptr);
+    _exit(127);
+  }
+  int status = -1;
+  EXPECT_EQ(waitpid(process, &status, 0), process);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << name << " ended with " << status;
+  std::filesystem::remove_all(folder);
+}
+
+inline ScheduleDefinition schedule(const std::string& name, Collective collective, const std::string& algorithm,
+                                   const std::string& usable) {
+  ScheduleDefinition definition;
+  definition.name = name;
+  definition.collective = collective;
+  definition.algorithm = algorithm;
+  definition.usable = usable;
+  return definition;
+}
+
+}  // namespace theseus::testing
