@@ -1,7 +1,4 @@
 // Where NVRTC may be. Nothing is loaded here.
-#include <dlfcn.h>
-#include <link.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
@@ -10,6 +7,7 @@
 #include <vector>
 
 #include "drivers/cuda/nvrtc.h"
+#include "drivers/loaded.h"
 
 namespace theseus::cuda {
 namespace {
@@ -32,31 +30,13 @@ void add_folder(const fs::path& folder, std::vector<std::string>& places) {
   places.insert(places.end(), found.begin(), found.end());
 }
 
-struct Loaded {
-  std::vector<std::string> nvrtc;
-  std::vector<fs::path> packages;  // site-packages folders that this process loaded anything from
-};
-
-int look_at(dl_phdr_info* library, size_t, void* result) {
-  auto* loaded = static_cast<Loaded*>(result);
-  const fs::path path(library->dlpi_name);
-  if (is_nvrtc(path.filename().string())) loaded->nvrtc.push_back(path.string());
-  fs::path folder;
-  for (const fs::path& part : path) {
-    folder /= part;
-    if ((part == "site-packages" || part == "dist-packages") &&
-        std::find(loaded->packages.begin(), loaded->packages.end(), folder) == loaded->packages.end())
-      loaded->packages.push_back(folder);
-  }
-  return 0;
-}
-
 }  // namespace
 
 std::vector<std::string> nvrtc_places() {
-  Loaded loaded;
-  dl_iterate_phdr(&look_at, &loaded);
-  std::vector<std::string> places = loaded.nvrtc;
+  const Loaded loaded = loaded_libraries();
+  std::vector<std::string> places;
+  for (const fs::path& library : loaded.libraries)
+    if (is_nvrtc(library.filename().string())) places.push_back(library.string());
   for (const fs::path& packages : loaded.packages)
     for (const char* folder :
          {"nvidia/cuda_nvrtc/lib", "nvidia/cu13/lib", "nvidia/cu12/lib", "torch/lib", "cupy/.data/lib"})

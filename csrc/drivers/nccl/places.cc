@@ -1,6 +1,4 @@
 // Where the real NCCL may be. Nothing is loaded here.
-#include <link.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
@@ -8,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "drivers/loaded.h"
 #include "drivers/nccl/library.h"
 
 namespace theseus::nccl {
@@ -36,30 +35,13 @@ class Places {
   std::vector<std::string> files_;
 };
 
-struct Loaded {
-  std::vector<fs::path> libraries;
-  std::vector<fs::path> packages;  // site-packages folders that this process loaded anything from
-};
-
-int look_at(dl_phdr_info* library, size_t, void* result) {
-  auto* loaded = static_cast<Loaded*>(result);
-  const fs::path path(library->dlpi_name);
-  if (path.filename() == kName) loaded->libraries.push_back(path);
-  fs::path folder;
-  for (const fs::path& part : path) {
-    folder /= part;
-    if (part == "site-packages" || part == "dist-packages") loaded->packages.push_back(folder);
-  }
-  return 0;
-}
-
 }  // namespace
 
 std::vector<std::string> nccl_places() {
-  Loaded loaded;
-  dl_iterate_phdr(&look_at, &loaded);
+  const Loaded loaded = loaded_libraries();
   Places places;
-  for (const fs::path& library : loaded.libraries) places.add(library);
+  for (const fs::path& library : loaded.libraries)
+    if (library.filename() == kName) places.add(library);
   for (const fs::path& packages : loaded.packages) places.add(packages / "nvidia/nccl/lib" / kName);
   if (const char* paths = std::getenv("LD_LIBRARY_PATH"); paths != nullptr) {
     std::istringstream folders(paths);
