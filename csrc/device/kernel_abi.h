@@ -62,6 +62,10 @@ THESEUS_BOTH constexpr U32 lines_for(U32 message_bytes) { return 1 + (message_by
 // LL flags come round after 2^32 messages. So that no older flag survives so long, a sender writes whole slots, not
 // only the lines that it needs, for the first slot_count messages of every kLineSweep.
 inline constexpr U64 kLineSweep = U64{1} << 30;
+// Posted words tell 2^16 messages apart, and kernels look for one that has come as far as the message that is due. LL
+// messages write none, so for the first slot_count of every kPostedSweep they write that of the message before: no
+// older one survives so long that it seems to be ahead.
+inline constexpr U64 kPostedSweep = U64{1} << 14;
 
 enum class Protocol : U8 { Simple, LL };
 

@@ -232,6 +232,9 @@ struct Leader {
     if constexpr (kProtocol == Protocol::LL) {
       frame.slot_flag = static_cast<U32>(link.messages + 1);
       frame.slot_sweep = link.messages % kLineSweep < link.slot_count ? link.line_count : 0;
+      if (link.messages % kPostedSweep < link.slot_count) {
+        store_posted(link.posted + link.slot, posted_word(link.messages, 0, 0));
+      }
       send_line(reinterpret_cast<Line*>(slot), frame.slot_flag, {{frame.bytes, request.tag & 0xffff}});
     }
   }

@@ -13,9 +13,6 @@ namespace theseus::device {
 
 inline constexpr U32 kHeadBytes = sizeof(TransferHead);
 inline constexpr U32 kHeadLines = kHeadBytes / kLineData;
-// A slot's posted word tells messages apart by 16 bits of their number, which come round. A slot that LL messages use
-// keeps an older word, so in every so many messages each slot's word is written anew.
-inline constexpr U64 kPostedSweep = U64{1} << 15;
 
 enum class Carrier : U32 { Memory, ToLines, FromLines };
 
@@ -251,7 +248,6 @@ struct TransferLeader {
     const Span span = span_of(link, transfer, message);
     if (link.line_count > 0 && kHeadBytes + transfer.bytes <= longest_ll_message(link.line_count)) {
       Line* const lines = lines_of(link);
-      // An older number than any that is to come.
       if (link.messages % kPostedSweep < link.slot_count) {
         store_posted(link.posted + link.slot, posted_word(number - 1, 0, 0));
       }
@@ -265,7 +261,7 @@ struct TransferLeader {
       return true;
     }
     U8* const slot = link.slots + static_cast<U64>(link.slot) * link.slot_bytes;
-    // Of the same lines as kPostedSweep: what they bear comes round after 2^32 messages.
+    // What lines bear comes round as well; the number before is not of this slot.
     if (link.line_count > 0 && link.messages % kLineSweep < link.slot_count && link.messages >= link.slot_count) {
       THESEUS_ROLL
       for (U32 line = 0; line < link.line_count; ++line) send_line(lines_of(link) + line, flag - 1, {});

@@ -157,6 +157,21 @@ TEST(DeviceCounters, NoFlagSurvivesToComeRound) {
   }
 }
 
+// Slots that LL messages used for long bear posted words that would come round; they are renewed from time to time.
+TEST(DeviceCounters, NoPostedWordSurvivesToComeRound) {
+  SKIP_WITHOUT_FIBERS();
+  const Plan plan = ring_of(3);
+  ShmWorld host(geometry_of(3, kMaxSlots, 4096));
+  for (uint64_t seed = 1; seed < 6; ++seed) {
+    DeviceWorld world(plan, {.messages = 4 * device::kPostedSweep - 5, .old_words = true});
+    for (const Kernel& kernel :
+         {kFloatSumLL, kFloatSumLL, kFloatSumLL, kFloatSumLL, kFloatSum, kFloatSumLL, kFloatSum}) {
+      const CollectiveCase call{Collective::AllReduce, 3, kernel.protocol == Protocol::LL ? size_t{3} : size_t{200}};
+      EXPECT_EQ(difference(case_of(kernel, call, seed), plan, kernel, world, host), "") << seed;
+    }
+  }
+}
+
 // A kernel leaves when the host says so, though its peers never come.
 TEST(DeviceAbort, EndsALaunchWithoutPeers) {
   SKIP_WITHOUT_FIBERS();

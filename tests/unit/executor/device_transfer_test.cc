@@ -56,7 +56,7 @@ TEST(DeviceTransfer, OneThreadBlockDoesNotWaitForItself) {
 // Numbers of messages come round, in posted words sooner than in lines; words that the other protocol left behind long
 // ago are not taken for those that are due.
 TEST(DeviceTransfer, OldWordsAreNotTakenForNewOnes) {
-  const uint64_t starts[] = {0, (1 << 15) - 20, (1 << 16) - 20, (1ull << 30) - 20, (1ull << 32) - 20};
+  const uint64_t starts[] = {0, (1 << 14) - 20, (1 << 15) - 20, (1 << 16) - 20, (1ull << 30) - 20, (1ull << 32) - 20};
   for (const uint64_t start : starts) {
     for (const size_t bytes : {size_t{8}, size_t{200}}) {
       TransferWorld world(2, {.messages = start / 3 * 3, .old_words = start != 0, .old_lines = start > 1 << 29});

@@ -126,6 +126,7 @@ struct DeviceGeometry {
   uint32_t lines = 17;     // of an LL slot
   uint64_t messages = 0;   // that every connection has carried before
   bool leftovers = false;  // LL lines bear flags of messages that are to come, as from 2^32 messages ago
+  bool old_words = false;  // posted words seem to be of messages that are to come, as from 40,000 messages ago
 };
 
 // Device memory of all ranks of a plan, for one request after the other.
@@ -209,6 +210,9 @@ class DeviceWorld {
     auto* const words = reinterpret_cast<device::U64*>(known->lines.data());
     for (size_t i = 0; geometry_.leftovers && i < 2 * known->lines.size(); ++i) {
       words[i] = (geometry_.messages + 17 + i / 2 % 3) << 32 | 0x5555;
+    }
+    for (size_t i = 0; geometry_.old_words && i < known->posted.size(); ++i) {
+      known->posted[i] = device::posted_word(geometry_.messages - 40'000, 5, 4);
     }
     known->taken = geometry_.messages;
     for (device::Link& end : known->ends) {
