@@ -39,7 +39,7 @@ inline ncclResult_t run_collective(const char* function, Collective collective, 
     return refuse_call(function, comm, static_cast<int>(datatype));
   }
   // Operators of our own making mean nothing to the real NCCL: their calls stay here, on all ranks.
-  if (op < ncclNumOps && falls_back(collective)) [[unlikely]] {
+  if (op < ncclNumOps && falls_back(*communicator, collective)) [[unlikely]] {
     return forward(communicator, {.function = function,
                                   .collective = collective,
                                   .send = send,

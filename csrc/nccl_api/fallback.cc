@@ -162,9 +162,9 @@ Status end_forwarded_group(bool run_them) {
 }
 
 Status make_early_twins(const std::vector<Communicator*>& communicators) {
-  if (!falls_back(Collective::SendRecv)) return {};
   std::vector<Communicator*> ready = communicators;
-  std::erase_if(ready, [](const Communicator* each) { return !each->blocking(); });
+  std::erase_if(ready,
+                [](const Communicator* each) { return !each->blocking() || !falls_back(*each, Collective::SendRecv); });
   return make_twins(std::move(ready));
 }
 

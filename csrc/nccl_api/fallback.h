@@ -25,6 +25,12 @@ void read_fallback();
 inline bool falls_back(Collective collective) {
   return (fallback_operations.load(std::memory_order_relaxed) >> static_cast<int>(collective) & 1) != 0;
 }
+// The same of one communicator's: all of it where the network is the real NCCL's (THESEUS_NET). Not SendRecv where
+// there was no moment at which all ranks could make the twin.
+inline bool falls_back(const Communicator& communicator, Collective collective) {
+  return falls_back(collective) ||
+         (communicator.forwards() && (collective != Collective::SendRecv || communicator.blocking()));
+}
 
 // One call: what its function was given, null and 0 where it has no such parameter.
 struct ForwardedCall {

@@ -9,7 +9,7 @@ ncclResult_t ncclSend(const void* sendbuff, size_t count, ncclDataType_t datatyp
   if (communicator == nullptr) [[unlikely]] {
     return refuse_call("ncclSend", comm, static_cast<int>(datatype));
   }
-  if (falls_back(Collective::SendRecv)) [[unlikely]] {
+  if (falls_back(*communicator, Collective::SendRecv)) [[unlikely]] {
     return forward(communicator, {.function = "ncclSend",
                                   .collective = Collective::SendRecv,
                                   .sends = true,
@@ -28,7 +28,7 @@ ncclResult_t ncclRecv(void* recvbuff, size_t count, ncclDataType_t datatype, int
   if (communicator == nullptr) [[unlikely]] {
     return refuse_call("ncclRecv", comm, static_cast<int>(datatype));
   }
-  if (falls_back(Collective::SendRecv)) [[unlikely]] {
+  if (falls_back(*communicator, Collective::SendRecv)) [[unlikely]] {
     return forward(communicator, {.function = "ncclRecv",
                                   .collective = Collective::SendRecv,
                                   .recv = recvbuff,

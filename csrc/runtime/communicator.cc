@@ -519,6 +519,10 @@ bool Communicator::on_gpu() const {
   return !impl_->device->device().driver().emulated();
 }
 
+bool Communicator::forwards() const {
+  return impl_->phase.load(std::memory_order_acquire) != Phase::Joining && impl_->forwards;
+}
+
 std::vector<std::string> Communicator::describe_peers() const {
   std::vector<std::string> lines;
   for (size_t rank = 0; rank < impl_->peers.size(); ++rank) {

@@ -144,6 +144,8 @@ class Communicator {
   const CommId& id() const;
   // Whether its buffers are a real GPU's, config().device. False until it is ready.
   bool on_gpu() const;
+  // Whether the real NCCL is to do its collectives (THESEUS_NET); the same on all ranks. False until it is ready.
+  bool forwards() const;
   bool blocking() const { return config_.blocking; }
   const CommConfig& config() const { return config_; }
 

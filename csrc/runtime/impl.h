@@ -72,6 +72,7 @@ struct Communicator::Impl {
   std::shared_ptr<RankReport> report;           // null where no agent is to be told
   int ordinal = -1;                             // of the GPU that buffers are on; -1: host memory
   std::unique_ptr<DeviceRank> device;           // null: host memory
+  bool forwards = false;                        // to the real NCCL, all of it (THESEUS_NET)
   std::atomic<DeviceRank*> abortable{nullptr};  // the same, for whoever reports a failure
   std::unique_ptr<PlanCache> plans;
   std::unique_ptr<SharedExecution> shared;  // null unless all ranks share one host

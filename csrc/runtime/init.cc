@@ -1,5 +1,6 @@
 // How a communicator comes to be: by a unique id, by split, by shrink; and how it ends.
 #include <algorithm>
+#include <mutex>
 #include <set>
 
 #include "base/env.h"
@@ -150,6 +151,16 @@ Status Communicator::Impl::meet(const UniqueId& unique_id, const Deadline& deadl
   }
   BufferOwners::instance().learn(peers);
   topology = topology_of(peers);
+  forwards = summary_of(topology).hosts > 1 &&
+             std::all_of(peers.begin(), peers.end(), [](const Peer& peer) { return peer.real_nccl; });
+  static std::once_flag told;
+  if (forwards) {
+    std::call_once(told, [] {
+      THESEUS_WARN(
+          "communicators of several hosts run on the real NCCL, as RDMA outruns our TCP; THESEUS_NET=tcp keeps them "
+          "here");
+    });
+  }
   Result<std::unique_ptr<Star>> connected = Star::connect(id, rank, ranks, peers[0].server, deadline);
   if (!connected.ok()) return connected.status();
   star = std::move(*connected);

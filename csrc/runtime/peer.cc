@@ -4,11 +4,15 @@
 
 #include <algorithm>
 #include <map>
+#include <mutex>
 
 #include "base/cores.h"
 #include "base/env.h"
+#include "base/log.h"
+#include "drivers/nccl/library.h"
 #include "net/interfaces.h"
 #include "net/process_server.h"
+#include "net/rdma.h"
 #include "net/wire.h"
 #include "runtime/device_rank.h"
 #include "runtime/job_log.h"
@@ -25,6 +29,20 @@ const Id128& process_id() {
 
 // What peers try to read. Volatile, so that it has an address and keeps its value there.
 const volatile uint64_t probe_value = kProbeValue;
+
+// Our own transport to other hosts is TCP, which RDMA outruns by far.
+bool wants_real_nccl(const cuda::Driver& driver) {
+  const std::string net = settings::net();
+  if (net == "tcp" || net == "nccl") return net == "nccl";
+  static std::once_flag told;
+  if (net != "auto") {
+    std::call_once(told,
+                   [&] { THESEUS_WARN("THESEUS_NET=%s is none of tcp, nccl and auto: it is auto", net.c_str()); });
+  }
+  if (driver.emulated() || !has_rdma()) return false;
+  static const bool installed = nccl::Library::find().ok();
+  return installed;
+}
 
 }  // namespace
 
@@ -49,6 +67,7 @@ std::string encode(const Peer& peer) {
   out.text(peer.device);
   out.text(peer.device_uuid);
   out.number(static_cast<uint8_t>(peer.adapts));
+  out.number(static_cast<uint8_t>(peer.real_nccl));
   return out.take();
 }
 
@@ -74,6 +93,7 @@ Result<Peer> decode_peer(const std::string& bytes) {
   peer.device = in.text();
   peer.device_uuid = in.text();
   peer.adapts = in.number<uint8_t>() != 0;
+  peer.real_nccl = in.number<uint8_t>() != 0;
   if (!in.at_end() || !server.ok() || !rails.ok()) {
     return Status::internal("a rank described itself in a form this build does not know (mixed versions?)");
   }
@@ -115,6 +135,7 @@ Result<Peer> describe_self(int device) {
     if (!info.ok()) return info.status();
     self.device = (*driver)->emulated() ? "cuda-emu" : "cuda";
     self.device_uuid.assign(info->uuid.begin(), info->uuid.end());
+    self.real_nccl = wants_real_nccl(**driver);
   }
   return self;
 }

@@ -31,6 +31,7 @@ struct Peer {
   std::string device = "host";  // where its buffers are: host, cuda or cuda-emu
   std::string device_uuid;      // of its GPU; empty on the host
   bool adapts = false;          // THESEUS_ADAPT; a communicator agrees on contexts where all its ranks do
+  bool real_nccl = false;  // THESEUS_NET: communicators of several hosts are for the real NCCL, where all ranks say so
 };
 
 inline constexpr uint64_t kProbeValue = 0x70726f6265546865;

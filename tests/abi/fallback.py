@@ -94,6 +94,31 @@ def case_everything() -> None:
     ranks_run(body)
 
 
+def case_network() -> None:
+    """Ranks on several hosts: all that they call goes there, without any operation named."""
+
+    def body(comm: ctypes.c_void_p, rank: int) -> None:
+        code, out = all_reduce(comm)
+        nccl.check(code)
+        from_the_other(out)
+        nccl.check(nccl.ncclSend(pointer(ONES), size(COUNT), UINT8, 1 - rank, comm, ctypes.c_void_p(STREAM)))
+        out = np.zeros(COUNT, "uint8")
+        nccl.check(nccl.ncclRecv(pointer(out), size(COUNT), UINT8, 1 - rank, comm, ctypes.c_void_p(STREAM)))
+        from_the_other(out)
+
+    ranks_run(body)
+
+
+def case_own_network() -> None:
+    """Nothing goes there: ours looks at the buffers, which are no GPU's."""
+
+    def body(comm: ctypes.c_void_p, rank: int) -> None:
+        code, out = all_reduce(comm)
+        assert code == 4 and not out.any()
+
+    ranks_run(body)
+
+
 def case_own_operators() -> None:
     """A reduction with an operator of ours stays here: its number means nothing there."""
 

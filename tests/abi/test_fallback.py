@@ -112,6 +112,18 @@ def test_groups(run: Runner) -> None:
     assert opened == 0
 
 
+def test_the_network_is_the_other_ones(run: Runner) -> None:
+    """THESEUS_NET=nccl: communicators of several hosts, and those alone, run there as a whole, which is said once."""
+    hosts = {"fallback": "", "THESEUS_DEVICE": "cuda-emu", "THESEUS_SHM": "0", "THESEUS_HOST": "network"}
+    log = run.folder / "log"
+    calls = counted(run("network", THESEUS_NET="nccl", NCCL_DEBUG="WARN", NCCL_DEBUG_FILE=str(log), **hosts))
+    assert {calls[name] for name in ("ncclCommInitRank", "ncclAllReduce", "ncclSend", "ncclRecv")} == {2}
+    assert log.read_text().count("THESEUS_NET=tcp keeps them here") == 1
+    assert run("own_network", THESEUS_NET="tcp", **hosts) == []
+    assert run("own_network", **hosts) == []  # an emulated GPU has no use for RDMA
+    assert run("own_network", THESEUS_NET="nccl", **(hosts | {"THESEUS_SHM": "1"})) == []
+
+
 @pytest.mark.parametrize("case", ["init_all", "init_in_a_group"])
 def test_one_thread_drives_all_ranks(run: Runner, case: str) -> None:
     """Communicators of one thread wait for each other; their twins end when they do."""
