@@ -286,6 +286,36 @@ def set_nic_rate(host: str, rail: int, rate: float | None, direction: str = "bot
 def check_policy(text: str) -> list[str]: ...  # the attributes that it reads
 def evaluate_policy(text: str, request: dict[str, Any], attributes: dict[str, float | list[float]]) -> float: ...
 
+# Kernels for GPUs (csrc/compiler/kernel_text.h), for tests and benchmarks: their texts, NVRTC, compiled ones on disk.
+class KernelText:
+    @property
+    def kernel(self) -> str: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def headers(self) -> dict[str, str]: ...
+    def emptied(self) -> KernelText: ...  # a kernel of the same headers that does nothing
+
+# Of a rank's part of a plan file; None: too large, so that the interpreting kernel runs it. type "float32", op "sum".
+def plan_kernel(
+    plan: bytes, rank: int, type: str, op: str, low_latency: bool = False, scales: bool = False
+) -> KernelText | None: ...
+def interpreting_kernel(type: str, op: str, low_latency: bool = False) -> KernelText: ...
+
+class KernelCompiler:
+    def __init__(self) -> None: ...  # TheseusError says where NVRTC was looked for
+    @property
+    def path(self) -> str: ...
+    @property
+    def version(self) -> int: ...  # 12090 is 12.9
+    def compile(self, text: KernelText, sm: int) -> bytes: ...  # a cubin; 90 is sm_90
+    def key(self, text: KernelText, sm: int) -> bytes: ...
+
+class KernelFiles:
+    def __init__(self, folder: str) -> None: ...
+    def store(self, key: bytes, image: bytes, /) -> None: ...
+    def load(self, key: bytes, /) -> bytes | None: ...
+
 # Seconds and messages (sent and received, a rank); costs in seconds (csrc/context/agreement_cost.h).
 def simulate_agreement(
     ranks: int, ranks_per_host: int, changes: bool, local: float, remote: float, handling: float

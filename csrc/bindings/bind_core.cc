@@ -16,6 +16,7 @@ PYBIND11_MODULE(_core, module) {
   bind_collectives(module);
   bind_pointers(module);
   bind_inspect(module);
+  bind_kernels(module);
   bind_policy(module);
   bind_publish(module);
   bind_agreement(module);

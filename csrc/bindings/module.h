@@ -18,6 +18,7 @@ void bind_flows(pybind11::module_& module);
 void bind_group(pybind11::module_& module);
 void bind_gpu_kernels(pybind11::module_& module);
 void bind_inspect(pybind11::module_& module);
+void bind_kernels(pybind11::module_& module);
 void bind_memory(pybind11::module_& module);
 void bind_policy(pybind11::module_& module);
 void bind_publish(pybind11::module_& module);

@@ -9,9 +9,7 @@
 #include "base/log.h"
 
 namespace theseus {
-namespace {
 
-// All that an image depends on, as one text: what it is filed under.
 std::string key_of(const KernelText& text, const std::string& compiler) {
   std::string key = compiler;
   const auto add = [&key](const std::string& part) {
@@ -36,8 +34,6 @@ cuda::KernelSource source_of(const KernelText& text) {
   source.options = text.options;
   return source;
 }
-
-}  // namespace
 
 CudaKernels& CudaKernels::of(cuda::Driver& driver, const cuda::DeviceInfo& device) {
   static std::mutex& mutex = *new std::mutex;

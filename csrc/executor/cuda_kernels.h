@@ -25,6 +25,10 @@
 
 namespace theseus {
 
+cuda::KernelSource source_of(const KernelText& text);
+// All that an image depends on, as one text: what it is filed under. `compiler`: its identity().
+std::string key_of(const KernelText& text, const std::string& compiler);
+
 struct CudaKernel {
   cuda::Function function = nullptr;
   uint32_t threads = 0;  // of a TB

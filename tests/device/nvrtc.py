@@ -8,9 +8,11 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from pathlib import Path
 
 
@@ -54,7 +56,7 @@ class Nvrtc:
         if made != 0:
             raise CompileError(f"nvrtcCreateProgram: {made}")
         try:
-            flags = [f"--gpu-architecture=compute_{sm}".encode(), b"--std=c++17"]
+            flags = [f"--gpu-architecture=compute_{sm}".encode(), b"--std=c++17", b"--fmad=false"]
             failed = self._library.nvrtcCompileProgram(program, len(flags), (ctypes.c_char_p * len(flags))(*flags))
             if failed:
                 raise CompileError(self._output(program, "ProgramLog"))
@@ -96,3 +98,16 @@ def assemble(ptxas: str, ptx: str, sm: int, folder: Path) -> Usage:
         ]
     }
     return Usage(max(numbers["registers"]), sum(numbers["stack"]), sum(numbers["spills"]))
+
+
+def has_filecheck() -> bool:
+    """Return whether the package filecheck is there: LLVM's FileCheck in Python."""
+    return find_spec("filecheck") is not None
+
+
+def filecheck(text: Path, patterns: Path, prefix: str = "CHECK") -> str:
+    """Check a file against the lines of `patterns` that have this prefix; return what is wrong, or nothing."""
+    flags = ["--input-file", str(text), "--check-prefix", prefix]
+    command = [sys.executable, "-m", "filecheck", *flags, str(patterns)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return "" if done.returncode == 0 else done.stdout + done.stderr
