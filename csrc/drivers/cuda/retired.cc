@@ -58,7 +58,8 @@ size_t Retired::waiting() const {
 }
 
 void Retired::begin_work() {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
+  given_back_.wait(lock, [this] { return giving_back_ == 0; });
   ++working_;
 }
 
@@ -80,8 +81,13 @@ void Retired::sweep() {
     const auto first = std::stable_partition(pieces_.begin(), pieces_.end(), still_held);
     std::move(first, pieces_.end(), std::back_inserter(ripe));
     pieces_.erase(first, pieces_.end());
+    if (ripe.empty()) return;
+    ++giving_back_;
   }
   for (const Piece& piece : ripe) piece.give_back();
+  ripe.clear();
+  const std::lock_guard lock(mutex_);
+  if (--giving_back_ == 0) given_back_.notify_all();
 }
 
 }  // namespace theseus::cuda

@@ -6,6 +6,7 @@
 // another process has mapped must stay until that process has let go of it, or is gone.
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -35,7 +36,7 @@ class Retired {
   size_t waiting() const;  // pieces
 
   // Kernels of ours that wait for others are queued on the device, or no longer: while some are, all waits. The last
-  // end gives back.
+  // end gives back; who begins meanwhile waits for that, since the driver would wait for what it is about to launch.
   void begin_work();
   void end_work();
   void sweep();
@@ -51,6 +52,8 @@ class Retired {
   Driver& driver_;
   const int device_;
   mutable std::mutex mutex_;
+  std::condition_variable given_back_;
+  int giving_back_ = 0;  // threads
   uint64_t working_ = 0;
   std::vector<Piece> pieces_;
 };
