@@ -60,9 +60,10 @@ struct Index {
   uint32_t x = 0, y = 0, z = 0;
 };
 
-// Of the thread that runs. Set by the entry functions; a kernel is one translation unit.
-static thread_local const Thread* self = nullptr;
-[[maybe_unused]] static thread_local Index thread_index, block_index, block_size, grid_size;
+// Of the thread that runs. Set by the entry functions. One for all files of a program that hold kernels, since they
+// share what device code they have in common; modules are compiled with hidden visibility, and have their own.
+inline thread_local const Thread* self = nullptr;
+inline thread_local Index thread_index, block_index, block_size, grid_size;
 
 inline void enter(const Thread* thread) {
   self = thread;

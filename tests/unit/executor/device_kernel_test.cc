@@ -56,8 +56,9 @@ class Module {
     }
     source.close();
     for (const cuda::SourceText& header : cuda::emulator_headers()) write(header.name, header.text);
-    const std::string command = "c++ -std=c++17 -O1 -shared -fPIC -ffp-contract=off -pthread -I" + folder_.string() +
-                                " " + (folder_ / "kernel.cc").string() + " -o " + (folder_ / "kernel.so").string();
+    const std::string command = "c++ -std=c++17 -O1 -shared -fPIC -fvisibility=hidden -ffp-contract=off -pthread -I" +
+                                folder_.string() + " " + (folder_ / "kernel.cc").string() + " -o " +
+                                (folder_ / "kernel.so").string();
     EXPECT_EQ(std::system(command.c_str()), 0);
     handle_ = dlopen((folder_ / "kernel.so").c_str(), RTLD_NOW | RTLD_LOCAL);
     EXPECT_NE(handle_, nullptr) << dlerror();
