@@ -364,7 +364,7 @@ TEST(GpuSendRecv, AGroupMaySpanStreams) {
   EXPECT_FALSE(ranks.stream(0).idle());
   open.store(true);
   EXPECT_OK(other.wait());
-  EXPECT_TRUE(ranks.stream(0).idle());
+  mails[0].check();  // what came is there, though only the other stream was waited for
   mails.finish();
 }
 
