@@ -97,12 +97,12 @@ struct Leader {
                                     sends ? number - link.slot_count : posted_word(number, 0, 0));
     }
     if constexpr (lines) {
-      LinePack header = {};
-      if (!sends && frame.stop == 0 &&
-          !receive_line(reinterpret_cast<const Line*>(slot), static_cast<U32>(number), frame.abort, header)) {
-        frame.stop = kAborted;
+      if (!sends && frame.stop == 0) {
+        const Received header =
+            receive_line(reinterpret_cast<const Line*>(slot), static_cast<U32>(number), frame.abort);
+        head = posted_word(0, header.pack.word[1], header.pack.word[0]);
+        frame.stop = header.given_up != 0 ? kAborted : 0;
       }
-      if (!sends) head = posted_word(0, header.word[1], header.word[0]);
     }
     if (frame.stop != 0) return;
     if (sends) {

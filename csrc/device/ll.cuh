@@ -16,16 +16,20 @@ THESEUS_INLINE bool gives_up(U32& turns, const U32* abort) {
   return (++turns & 255u) == 0 && load_relaxed_system(abort) != 0;
 }
 
-// Waits for a line of a message; false: given up.
-THESEUS_INLINE bool receive_line(const Line* line, U32 flag, const U32* abort, LinePack& pack) {
+struct Received {
+  LinePack pack;
+  U32 given_up;  // 1: there is no line
+};
+
+// Waits for a line of a message. A call, as what waits beside it costs more than the call, and compilers take long over
+// loops in loops.
+THESEUS_CALL inline Received receive_line(const Line* line, U32 flag, const U32* abort) {
   THESEUS_ROLL
   for (U32 turns = 0;;) {
     const Line value = load_line(line);
-    if (static_cast<U32>(value.low >> 32) == flag && static_cast<U32>(value.high >> 32) == flag) {
-      pack = {{static_cast<U32>(value.low), static_cast<U32>(value.high)}};
-      return true;
-    }
-    if (gives_up(turns, abort)) return false;
+    const Received received = {{{static_cast<U32>(value.low), static_cast<U32>(value.high)}}, 0};
+    if (static_cast<U32>(value.low >> 32) == flag && static_cast<U32>(value.high >> 32) == flag) return received;
+    if (gives_up(turns, abort)) return {received.pack, 1};
   }
 }
 
@@ -77,9 +81,11 @@ THESEUS_INLINE void move_lines(Frame& frame) {
       LinePack next = {};
       if (frame.link[source] == kNoLink) {
         next = load_part<kElement>(frame.source[source] + at, left);
-      } else if (!receive_line(reinterpret_cast<const Line*>(frame.source[source]) + line, frame.flag[source],
-                               frame.abort, next)) {
-        return raise(&frame.broken);
+      } else {
+        const Line* const lines = reinterpret_cast<const Line*>(frame.source[source]);
+        const Received received = receive_line(lines + line, frame.flag[source], frame.abort);
+        if (received.given_up != 0) return raise(&frame.broken);
+        next = received.pack;
       }
       if (kScaling && source + 1 == frame.scaled) scale<Numbers, 0, kCells>(next, frame.factor);
       if (source == 0) {
