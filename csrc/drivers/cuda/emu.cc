@@ -22,7 +22,10 @@ EmulatorOptions EmulatorOptions::from_settings() {
 }
 
 Emulator::Emulator(EmulatorOptions options)
-    : options_(std::move(options)), memory_(options_.devices, options_.memory_bytes), crashed_(options_.devices) {
+    : options_(std::move(options)),
+      memory_(options_.devices, options_.memory_bytes),
+      crashed_(options_.devices),
+      rooms_(options_.devices) {
   arm_fork_guard();
   for (int device = 0; device < options_.devices; ++device)
     null_streams_.push_back(new_stream(device, /*blocking=*/false));

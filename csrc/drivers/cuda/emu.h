@@ -18,6 +18,7 @@
 #include "drivers/cuda/emu_faults.h"
 #include "drivers/cuda/emu_memory.h"
 #include "drivers/cuda/emu_module.h"
+#include "drivers/cuda/emu_room.h"
 #include "drivers/cuda/emu_stream.h"
 #include "drivers/cuda/emu_threads.h"
 
@@ -41,6 +42,8 @@ class Emulator final : public Driver {
   ~Emulator() override;
 
   EmulatorFaults& faults() { return faults_; }
+  // Lets so many TBs of cooperative launches run at once on a device; 0, as it begins: any number.
+  void limit_room(int device, uint64_t blocks) { rooms_[static_cast<size_t>(device)].limit(blocks); }
 
   // CUDA graphs, as a user of the library would make them. A stream that waits for an event recorded under a capture
   // joins it. end_capture() is for the stream that began; InvalidUsage where the capture was spoilt.
@@ -128,6 +131,7 @@ class Emulator final : public Driver {
   EmulatorFaults faults_;
   EmuMemory memory_;
   std::vector<std::atomic<bool>> crashed_;
+  std::vector<EmuRoom> rooms_;  // by device
 
   // Handles are addresses; only those in these tables are followed.
   std::mutex mutex_;

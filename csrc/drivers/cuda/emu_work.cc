@@ -312,8 +312,11 @@ Status Emulator::launch(int device, const Launch& launch) {
   }
   auto parameters = std::make_shared<Parameters>();
   std::memcpy(parameters->bytes, launch.parameters, launch.parameter_bytes);
-  return submit(*on, [this, function = *found, parameters, launch] {
+  return submit(*on, [this, device, function = *found, parameters, launch] {
+    EmuRoom& room = rooms_[static_cast<size_t>(device)];
+    if (launch.cooperative) room.enter(launch.grid);
     run_grid(threads_, {function->entry, parameters->bytes, launch.grid, launch.block, launch.shared_bytes});
+    if (launch.cooperative) room.leave(launch.grid);
   });
 }
 
