@@ -120,11 +120,11 @@ THESEUS_INLINE void copy_from_lines(TransferJob& job) {
   const Line* const lines = reinterpret_cast<const Line*>(job.from);
   THESEUS_ROLL
   for (U32 at = Tb::thread() * kLineData; at < job.bytes; at += Tb::threads() * kLineData) {
-    LinePack pack = {};
-    if (!receive_line(lines + at / kLineData, job.flag, job.abort, pack)) return raise(&job.broken);
+    const Received received = receive_line(lines + at / kLineData, job.flag, job.abort);
+    if (received.given_up != 0) return raise(&job.broken);
     THESEUS_UNROLL
     for (U32 i = 0; i < kLineData; ++i) {
-      if (at + i < job.bytes) job.to[at + i] = static_cast<U8>(pack.word[i / 4] >> (i % 4 * 8));
+      if (at + i < job.bytes) job.to[at + i] = static_cast<U8>(received.pack.word[i / 4] >> (i % 4 * 8));
     }
   }
 }
