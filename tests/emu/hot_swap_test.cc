@@ -15,6 +15,7 @@
 #include "job_log.h"
 #include "resource/family.h"
 #include "runtime/impl.h"
+#include "unit/runtime/rank_processes.h"
 
 namespace theseus {
 namespace {
@@ -258,6 +259,40 @@ TEST(DISABLED_GpuHotSwap, ReplacementsMakeOnlyWhatDiffers) {
   });
 }
 
+// Ranks that are processes agree through the memory that they share.
+TEST(DISABLED_GpuHotSwap, SwitchesBetweenProcesses) {
+  std::atomic<bool> over{false};
+  std::thread weather;
+  if (std::getenv("RANK_OF_TEST") == nullptr) {  // who starts the ranks writes the log
+    JobLogFile& log = JobLogFile::instance();
+    log.append(AttributeDefinition{.name = "mode"});
+    log.append(schedule("log.slow", Collective::AllReduce, "direct", "mode == 1"));
+    weather = std::thread([&] {
+      for (int round = 1; !over.load(); ++round) {
+        log.append(ExogenousUpdate{"mode", {{0, static_cast<double>(round % 2)}}});
+        std::this_thread::sleep_for(std::chrono::milliseconds(40));
+      }
+    });
+  }
+  testing::in_processes(3, [](const UniqueId& id, int index) {
+    Rank rank(id, 3, index);
+    std::string chosen;
+    int switches = 0;
+    for (int i = 0; i < 20'000 && switches < 4; ++i) {
+      const char ran = rank.all_reduce(100 + static_cast<size_t>(i) % 3) == "log.slow" ? '1' : '0';
+      switches += !chosen.empty() && chosen.back() != ran ? 1 : 0;
+      chosen.push_back(ran);
+    }
+    EXPECT_EQ(switches, 4);
+    const Result<std::vector<std::string>> all = rank.communicator().exchange(chosen);
+    ASSERT_TRUE(all.ok()) << all.status().message();
+    for (const std::string& other : *all) EXPECT_EQ(other, chosen);
+    rank.leave();
+  });
+  over = true;
+  if (weather.joinable()) weather.join();
+}
+
 // ---- Everything at once ----
 
 constexpr std::array<const char*, 6> kForAllReduce = {"ring", "direct",   "halving_doubling",
@@ -346,7 +381,8 @@ TEST_P(GpuHotSwap, InAProcessOfItsOwn) { run_with_log(std::string("DISABLED_GpuH
 
 INSTANTIATE_TEST_SUITE_P(Cases, GpuHotSwap,
                          ::testing::Values("TakesOver", "FollowsValues", "RunsPlansAndForgetsThem",
-                                           "ReplacementsMakeOnlyWhatDiffers", "StandsTheRain"),
+                                           "ReplacementsMakeOnlyWhatDiffers", "SwitchesBetweenProcesses",
+                                           "StandsTheRain"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace
