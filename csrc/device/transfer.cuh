@@ -290,12 +290,13 @@ struct TransferLeader {
     const U32 flag = static_cast<U32>(number);
     const Line first = load_line(lines);
     if (static_cast<U32>(first.low >> 32) != flag || static_cast<U32>(first.high >> 32) != flag) return false;
-    LinePack counts = {}, rest = {};
-    if (!receive_line(lines + 1, flag, job.abort, counts) || !receive_line(lines + 2, flag, job.abort, rest)) {
+    const Received counts = receive_line(lines + 1, flag, job.abort);
+    const Received rest = receive_line(lines + 2, flag, job.abort);
+    if ((counts.given_up | rest.given_up) != 0) {
       job.stop = 1;
       return false;
     }
-    if (!matches(request, job, transfer.head, unpacked(counts, rest))) return false;
+    if (!matches(request, job, transfer.head, unpacked(counts.pack, rest.pack))) return false;
     if (static_cast<U32>(first.low) != span.bytes) return fail(request, job, Fault::WrongLength);
     job.flag = flag;
     carry(job, Carrier::FromLines, reinterpret_cast<const U8*>(lines + 1 + kHeadLines), transfer.data, span);
