@@ -55,6 +55,7 @@ class Settings:
     silence_in_use: float = 6.0  # times that, where plans still use the NIC
     at_ease: float = 0.7  # of the time that sound NICs are waited for: less, and a marked one could do more
     ease: float = 1.4  # times what it was taken for it is taken for then
+    untold: float = 12.0  # times what it waits for ease, at least `steady_up`, until it is tried without
     trial: float = 4 / STEPS  # what it is then taken for: enough for a plan to use it a little
 
 
@@ -310,12 +311,13 @@ class Monitor:
         patience = max(state.ease_patience, settings.steady_up)
         if state.health < settings.trial or now - state.changed_at < patience:
             return False
-        if not self._is_at_ease(now, state, min(patience, _LONGEST_EASE)):
+        # Plans that spread messages evenly have all NICs waited for alike, so that nothing tells: then it is tried.
+        untold = bool(state.eases) and now - max(state.changed_at, *state.probed_at) >= settings.untold * patience
+        if not untold and not self._is_at_ease(now, state, min(patience, _LONGEST_EASE)):
             return False
         state.eased_at = now
-        return self._set(
-            now, state, min(1.0, max(_rounded_down(settings.ease * state.health), state.health + 1 / STEPS))
-        )
+        more = 2.0 if untold else settings.ease
+        return self._set(now, state, min(1.0, max(_rounded_down(more * state.health), state.health + 1 / STEPS)))
 
     def _evidence(self, nic: Nic, window: Window) -> float | None:
         """Returns what a marked NIC shows that it can do, in the worse of the directions that it was used in; None:
