@@ -94,7 +94,7 @@ def _submit(communicator: Communicator, case: Case, send: int, recv: int, plan: 
     if premulsum:
         op = core.create_premulsum(kind.number, encode(np.array([factor(communicator.rank)]), kind).tobytes())
     try:
-        core.run_plan(plan, COLLECTIVES.index(case.collective), send, recv, case.count, kind.number, op, case.root)
+        core.run_plan(plan, COLLECTIVES.index(case.collective), send, recv, case.count, kind.number, op, case.root, 0)
     finally:
         if premulsum:
             core.destroy_op(op)

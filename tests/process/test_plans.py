@@ -231,7 +231,7 @@ def test_calls_must_fit_their_plan(pool: Pool) -> None:
         with pytest.raises(InvalidArgument, match="has root 1, not 0"):
             communicator.broadcast(data, 0, plan=broadcast)
         with pytest.raises(InvalidArgument, match="none that this communicator has loaded"):
-            communicator._core.run_plan(99, 0, data.ctypes.data, data.ctypes.data, 4, 7, 0, 0)
+            communicator._core.run_plan(99, 0, data.ctypes.data, data.ctypes.data, 4, 7, 0, 0, 0)
         with pytest.raises(InvalidUsage), theseus_py.group():
             communicator.load_plan(files[0])
         communicator.broadcast(data, 1, plan=broadcast)
