@@ -6,12 +6,6 @@
 #include "device_world.h"
 #include "request.h"
 
-#if defined(__SANITIZE_THREAD__)
-#define SKIP_WITHOUT_FIBERS() GTEST_SKIP() << "ThreadSanitizer does not follow fibers; DeviceThreads is for it"
-#else
-#define SKIP_WITHOUT_FIBERS() static_cast<void>(0)
-#endif
-
 namespace theseus {
 
 #define INTERPRETER(name, type, reduction, protocol)                                                                 \

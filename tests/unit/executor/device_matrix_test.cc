@@ -112,6 +112,7 @@ class DeviceMatrix : public ::testing::TestWithParam<int> {
 
 // One host: every cell with every count. The place of the buffers, threads and where PreMulSum's factor lies are drawn.
 TEST_P(DeviceMatrix, IsTheHosts) {
+  SKIP_WITHOUT_FIBERS();
   const int ranks = GetParam();
   ShmWorld host(geometry_of(ranks, kMaxSlots, 4096));
   std::mt19937_64 random(static_cast<uint64_t>(ranks));
@@ -127,6 +128,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, DeviceMatrix, ::testing::Range(1, 9));
 class DeviceMatrixOfHosts : public DeviceMatrix {};
 
 TEST_P(DeviceMatrixOfHosts, IsTheHosts) {
+  SKIP_WITHOUT_FIBERS();
   const int ranks = GetParam();
   ShmWorld host(geometry_of(ranks, kMaxSlots, 4096));
   std::mt19937_64 random(static_cast<uint64_t>(ranks));

@@ -4,6 +4,8 @@
 // A kernel is what THESEUS_KERNEL makes of it outside CUDA (drivers/cuda/emu_device.h).
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <ucontext.h>
 
 #include <algorithm>
@@ -27,6 +29,12 @@
 #define THESEUS_TEST_JUMPS 1
 #else
 #define THESEUS_TEST_JUMPS 0
+#endif
+
+#if defined(__SANITIZE_THREAD__)
+#define SKIP_WITHOUT_FIBERS() GTEST_SKIP() << "ThreadSanitizer does not follow fibers; DeviceThreads is for it"
+#else
+#define SKIP_WITHOUT_FIBERS() static_cast<void>(0)
 #endif
 
 namespace theseus::testing {

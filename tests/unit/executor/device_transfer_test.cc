@@ -4,6 +4,7 @@
 #include <string>
 
 #include "device/transfer.cuh"
+#include "device_run.h"
 #include "transfer_world.h"
 
 namespace theseus {
@@ -24,6 +25,7 @@ constexpr size_t kSizes[] = {0, 1, 7, 112, 113, 240, 241, 1000, 5000};
 
 // All pairs, several transfers each, some over several links, by any number of TBs and threads.
 TEST(DeviceTransfer, AllPairsWhateverTheGrid) {
+  SKIP_WITHOUT_FIBERS();
   for (const uint32_t blocks : {1, 2, 3, 7, 24}) {
     for (const uint32_t threads : {1, 3}) {
       TransferWorld world(3, {});
@@ -44,6 +46,7 @@ TEST(DeviceTransfer, AllPairsWhateverTheGrid) {
 // One TB serves what would wait for itself if it took it one after the other: both send more than the slots hold
 // before they receive.
 TEST(DeviceTransfer, OneThreadBlockDoesNotWaitForItself) {
+  SKIP_WITHOUT_FIBERS();
   for (uint64_t seed = 0; seed < 20; ++seed) {
     TransferWorld world(2, {});
     world.add(0, 1, 4000, 1);
@@ -56,6 +59,7 @@ TEST(DeviceTransfer, OneThreadBlockDoesNotWaitForItself) {
 // Numbers of messages come round, in posted words sooner than in lines; words that the other protocol left behind long
 // ago are not taken for those that are due.
 TEST(DeviceTransfer, OldWordsAreNotTakenForNewOnes) {
+  SKIP_WITHOUT_FIBERS();
   const uint64_t starts[] = {0, (1 << 14) - 20, (1 << 15) - 20, (1 << 16) - 20, (1ull << 30) - 20, (1ull << 32) - 20};
   for (const uint64_t start : starts) {
     for (const size_t bytes : {size_t{8}, size_t{200}}) {
@@ -73,6 +77,7 @@ TEST(DeviceTransfer, OldWordsAreNotTakenForNewOnes) {
 
 // The receiver says what it expected, and what came.
 TEST(DeviceTransfer, AMismatchIsTold) {
+  SKIP_WITHOUT_FIBERS();
   for (const auto& [sent, expected] : {std::pair{8, 9}, {8, 5000}, {5000, 8}, {0, 1}}) {
     TransferWorld world(2, {});
     world.add(0, 1, static_cast<size_t>(sent), static_cast<size_t>(expected), 1, 0);
@@ -93,6 +98,7 @@ TEST(DeviceTransfer, AMismatchIsTold) {
 
 // Who waits for nobody leaves when told to.
 TEST(DeviceTransfer, AnAbortEndsIt) {
+  SKIP_WITHOUT_FIBERS();
   TransferWorld world(2, {});
   world.add(0, 1, 5000, 1);
   std::vector<testing::KernelLaunch> launches = world.launches(transfers, 1, 2);
