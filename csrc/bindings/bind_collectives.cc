@@ -312,30 +312,6 @@ struct Splits {
   }
 };
 
-// Those of the runtime's calls that take a stream get it.
-template <class Call>
-void set_stream(Call& call, void* stream) {
-  if constexpr (requires { call.stream = stream; }) call.stream = stream;
-}
-
-template <class Endpoint>
-Status send_on(Endpoint& endpoint, const void* data, size_t count, DataType type, int peer, void* stream) {
-  if constexpr (requires { endpoint.send(data, count, type, peer, stream); }) {
-    return endpoint.send(data, count, type, peer, stream);
-  } else {
-    return endpoint.send(data, count, type, peer);
-  }
-}
-
-template <class Endpoint>
-Status recv_on(Endpoint& endpoint, void* data, size_t count, DataType type, int peer, void* stream) {
-  if constexpr (requires { endpoint.recv(data, count, type, peer, stream); }) {
-    return endpoint.recv(data, count, type, peer, stream);
-  } else {
-    return endpoint.recv(data, count, type, peer);
-  }
-}
-
 py::object all_to_all_v(Handle& handle, py::handle send, const std::vector<int64_t>& send_counts, py::handle recv,
                         const std::vector<int64_t>& recv_counts, bool asynchronous, py::handle stream) {
   Communicator* communicator = handle.get();
@@ -353,7 +329,7 @@ py::object all_to_all_v(Handle& handle, py::handle send, const std::vector<int64
   call.recv_offsets = in.offsets.data();
   call.type = input.element().type;
   void* const on = stream_for(handle, "all_to_all_v", stream, input);
-  set_stream(call, on);
+  call.stream = on;
   return run(
       handle, asynchronous, on, std::move(input), std::move(output), [&] { return communicator->all_to_all_v(call); },
       [&] { return communicator->all_to_all_v_async(call); });
@@ -368,7 +344,7 @@ py::object send(Handle& handle, py::handle data, int peer, bool asynchronous, py
   void* const on = stream_for(handle, "send", stream, buffer);
   return run(
       handle, asynchronous, on, std::move(buffer), Buffer(),
-      [&] { return send_on(*communicator, memory, count, type, peer, on); },
+      [&] { return communicator->send(memory, count, type, peer, on); },
       [&] { return communicator->send_async(memory, count, type, peer); });
 }
 
@@ -381,7 +357,7 @@ py::object recv(Handle& handle, py::handle data, int peer, bool asynchronous, py
   void* const on = stream_for(handle, "recv", stream, buffer);
   return run(
       handle, asynchronous, on, std::move(buffer), Buffer(),
-      [&] { return recv_on(*communicator, memory, count, type, peer, on); },
+      [&] { return communicator->recv(memory, count, type, peer, on); },
       [&] { return communicator->recv_async(memory, count, type, peer); });
 }
 

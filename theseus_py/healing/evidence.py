@@ -94,16 +94,17 @@ class Evidence:
         history.add(flows)
         self.suspects, self.ties = {}, {}
         self._health = health
+        shortest = history.over(self._limits.spans[0][0])
         self.avoided = frozenset(
             (flow[way], flow.rail)
-            for flow, seen in history.over(self._limits.spans[0][0]).items()
+            for flow, seen in shortest.items()
             for way in range(2)
             if seen.avoided and health[flow[1 - way], flow.rail] == 1
         )
         self._windows += 1
         for number, (windows, _) in enumerate(self._limits.spans):
             if self._windows % max(1, windows // _LOOKS) == 0:
-                span = history.over(windows)
+                span = shortest if number == 0 else history.over(windows)
                 expected = history.expected(span)
                 known = len(history) >= windows and bool(expected.any())
                 self._looks[number] = look(span, expected, self._limit(number)) if known else self._nothing
