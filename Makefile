@@ -18,7 +18,7 @@ endef
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 PYTEST_ARGS ?=
 BENCH_ARGS ?= --quick
-PACKAGES = theseus_py resccl flowsim
+PACKAGES = theseus_py resccl leveller flowsim
 CPP_FILES = find csrc tests -name '*.h' -o -name '*.cc' -o -name '*.cuh' 2>/dev/null | sort
 SANITIZED = address,undefined
 # Folders of tests/unit that asan and tsan run; empty: all. `make tsan SANITIZED_TESTS="transport runtime"`

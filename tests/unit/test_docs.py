@@ -23,7 +23,7 @@ ALL_PAGES = [
     ROOT / "tests" / "README.md",
 ]
 
-SOURCES = ("csrc", "theseus_py", "cmake", "tests", "benchmarks")
+SOURCES = ("csrc", "theseus_py", "leveller", "cmake", "tests", "benchmarks")
 SUFFIXES = {".h", ".cc", ".c", ".def", ".py", ".pyi", ".cmake", ".map", ".in"}
 TOP_FILES = ("setup.py", "pyproject.toml", "Makefile", "CMakeLists.txt")
 # Names that only others bring.
