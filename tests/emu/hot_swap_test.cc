@@ -23,7 +23,8 @@ namespace {
 using testing::driver;
 using testing::GpuMemory;
 using testing::GpuStream;
-using testing::JobLogFile;
+using testing::job_log;
+using testing::JobLogWriter;
 using testing::on_threads;
 using testing::run_with_log;
 using testing::schedule;
@@ -120,7 +121,7 @@ using Names = std::vector<std::string>;  // of the schedules that requests ran, 
 // requests, so all leave together. A schedule may be ready a little later than its record is read.
 Names run_until_installed(Rank& rank, size_t count) {
   Names chosen;
-  const uint64_t end = JobLogFile::instance().count();
+  const uint64_t end = job_log().count();
   for (uint64_t enough = UINT64_MAX;;) {
     const ContextState state = *rank.communicator().context_state();
     if (state.installed >= end && enough == UINT64_MAX) enough = state.agreements + 4;
@@ -158,7 +159,7 @@ TEST(DISABLED_GpuHotSwap, TakesOver) {
   for (const int size : {2, 3, 8}) {
     const std::string name = "log.ring" + std::to_string(size);
     const std::string usable = "ranks == " + std::to_string(size) + " and bytes >= 800";
-    JobLogFile::instance().append(schedule(name, Collective::AllReduce, "ring", usable));
+    job_log().append(schedule(name, Collective::AllReduce, "ring", usable));
     const auto chosen = on_ranks<Names>(size, [&](Rank& rank) {
       Names names = run_until_installed(rank, 100);
       EXPECT_NE(rank.all_reduce(99), name);
@@ -170,7 +171,7 @@ TEST(DISABLED_GpuHotSwap, TakesOver) {
 }
 
 TEST(DISABLED_GpuHotSwap, FollowsValues) {
-  JobLogFile& log = JobLogFile::instance();
+  JobLogWriter& log = job_log();
   log.append(AttributeDefinition{.name = "mode"});
   log.append(schedule("log.slow", Collective::AllReduce, "direct", "mode == 1"));
   std::array<std::atomic<int>, 6> told = {};
@@ -201,7 +202,7 @@ TEST(DISABLED_GpuHotSwap, RunsPlansAndForgetsThem) {
   options.loop = LoopOrder::SubPipelines;
   const Result<Plan> plan = compile(*built, topology, options);
   ASSERT_TRUE(plan.ok()) << plan.status().message();
-  JobLogFile& log = JobLogFile::instance();
+  JobLogWriter& log = job_log();
   log.append(schedule("log.compiled", Collective::AllReduce, "", "count > 5000"), serialize(*plan));
   std::atomic<int> removed{0};
   const auto chosen = on_ranks<Names>(3, [&](Rank& rank) {
@@ -225,7 +226,7 @@ TEST(DISABLED_GpuHotSwap, RunsPlansAndForgetsThem) {
 
 // One that replaces another takes its place in the tree: links stay as they are, and no other path is touched.
 TEST(DISABLED_GpuHotSwap, ReplacementsMakeOnlyWhatDiffers) {
-  JobLogFile& log = JobLogFile::instance();
+  JobLogWriter& log = job_log();
   log.append(schedule("log.old", Collective::AllReduce, "ring", "count == 55"));
   std::atomic<int> replaced{0};
   on_ranks<int>(3, [&](Rank& rank) {
@@ -264,7 +265,7 @@ TEST(DISABLED_GpuHotSwap, SwitchesBetweenProcesses) {
   std::atomic<bool> over{false};
   std::thread weather;
   if (std::getenv("RANK_OF_TEST") == nullptr) {  // who starts the ranks writes the log
-    JobLogFile& log = JobLogFile::instance();
+    JobLogWriter& log = job_log();
     log.append(AttributeDefinition{.name = "mode"});
     log.append(schedule("log.slow", Collective::AllReduce, "direct", "mode == 1"));
     weather = std::thread([&] {
@@ -301,7 +302,7 @@ constexpr std::array<const char*, 3> kForBroadcast = {"ring", "direct", "tree"};
 
 // Random records, one each few milliseconds, until `over`.
 void rain(const std::atomic<bool>& over, uint64_t seed) {
-  JobLogFile& log = JobLogFile::instance();
+  JobLogWriter& log = job_log();
   std::mt19937_64 random(seed);
   const auto any = [&](const auto& choices) { return choices[random() % choices.size()]; };
   const std::array usable = {"", "mode == 1", "bytes >= 4000", "mode + bytes / 1000 > 3", "1 / mode > 0"};
@@ -353,7 +354,7 @@ Names run_many(Rank& rank, int requests, uint64_t seed) {
 }
 
 TEST(DISABLED_GpuHotSwap, StandsTheRain) {
-  JobLogFile::instance().append(AttributeDefinition{.name = "mode"});
+  job_log().append(AttributeDefinition{.name = "mode"});
   std::atomic<bool> over{false};
   std::thread weather([&] { rain(over, 99); });
   std::vector<ContextState> states(6);

@@ -8,55 +8,17 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
-#include <memory>
-#include <mutex>
 #include <string>
 
-#include "base/shared_log.h"
-#include "context/record.h"
-#include "schedule/bytes.h"
+#include "unit/runtime/job_log_writer.h"
 
 namespace theseus::testing {
 
-// The log that run_with_log() made for this process, written in the agents' place. From any thread.
-class JobLogFile {
- public:
-  static JobLogFile& instance() {
-    static JobLogFile& file = *new JobLogFile;
-    return file;
-  }
-  void append(const Record& record) {
-    const std::lock_guard lock(mutex_);
-    const Status status = writer_->append(writer_->count(), encode(record));
-    EXPECT_TRUE(status.ok()) << status.message();
-  }
-  // A schedule whose plan lies beside the log, as agents keep it.
-  void append(ScheduleDefinition schedule, const std::string& plan) {
-    schedule.plan_hash = hash_bytes(plan.data(), plan.size());
-    schedule.plan_bytes = plan.size();
-    const std::string folder = path_ + ".bodies";
-    std::filesystem::create_directories(folder);
-    char name[32];
-    std::snprintf(name, sizeof name, "%016llx", static_cast<unsigned long long>(schedule.plan_hash));
-    std::ofstream(std::filesystem::path(folder) / name, std::ios::binary) << plan;
-    append(Record(schedule));
-  }
-  uint64_t count() const {
-    const std::lock_guard lock(mutex_);
-    return writer_->count();
-  }
-
- private:
-  JobLogFile() : path_(std::getenv("THESEUS_JOB_LOG")) {
-    Result<std::unique_ptr<SharedLogWriter>> opened = SharedLogWriter::open(path_, 4711);
-    EXPECT_TRUE(opened.ok()) << opened.status().message();
-    writer_ = std::move(*opened);
-  }
-  mutable std::mutex mutex_;
-  std::string path_;
-  std::unique_ptr<SharedLogWriter> writer_;
-};
+// The log that run_with_log() made for this process.
+inline JobLogWriter& job_log() {
+  static JobLogWriter& log = *new JobLogWriter(std::getenv("THESEUS_JOB_LOG"));
+  return log;
+}
 
 // Seconds after which such a process is stuck.
 inline constexpr unsigned kLimit = 300;

@@ -8,13 +8,14 @@ namespace theseus {
 namespace {
 
 using testing::all_reduce;
-using testing::JobLogFile;
+using testing::job_log;
+using testing::JobLogWriter;
 using testing::Ranks;
 using testing::run_until_installed;
 using testing::schedule;
 
 TEST(Adaptation, AScheduleTakesOverBeforeTheSameRequestOnAllRanks) {
-  JobLogFile& log = JobLogFile::instance();
+  JobLogWriter& log = job_log();
   for (const int size : {2, 3, 5}) {
     Ranks ranks(size);
     const std::string name = "ring" + std::to_string(size);
@@ -28,7 +29,7 @@ TEST(Adaptation, AScheduleTakesOverBeforeTheSameRequestOnAllRanks) {
 }
 
 TEST(Adaptation, ValuesSwitchSchedulesBackAndForth) {
-  JobLogFile& log = JobLogFile::instance();
+  JobLogWriter& log = job_log();
   log.append(AttributeDefinition{.name = "mode"});
   log.append(schedule("slow", "direct", "mode == 1 and ranks == 4"));
   Ranks ranks(4);
@@ -41,7 +42,7 @@ TEST(Adaptation, ValuesSwitchSchedulesBackAndForth) {
 }
 
 TEST(Adaptation, ARemovedScheduleIsNotRunAgain) {
-  JobLogFile& log = JobLogFile::instance();
+  JobLogWriter& log = job_log();
   Ranks ranks(3);
   log.append(schedule("brief", "direct", "ranks == 3 and count == 77"));
   EXPECT_EQ(run_until_installed(ranks, 77)[0].back(), "brief");
@@ -50,7 +51,7 @@ TEST(Adaptation, ARemovedScheduleIsNotRunAgain) {
 }
 
 TEST(Adaptation, AScheduleOfNoUseIsNeverOffered) {
-  JobLogFile& log = JobLogFile::instance();
+  JobLogWriter& log = job_log();
   Ranks ranks(2);
   log.append(schedule("unknown", "no-such-algorithm", ""));
   EXPECT_NE(run_until_installed(ranks, 10)[0].back(), "unknown");

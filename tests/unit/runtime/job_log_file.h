@@ -10,41 +10,27 @@
 #include <thread>
 #include <vector>
 
-#include "base/shared_log.h"
+#include "job_log_writer.h"
 #include "rank_threads.h"
 #include "runtime/impl.h"
 
 namespace theseus::testing {
 
 // The library reads its settings once, so one log serves all tests of this process.
-class JobLogFile {
- public:
-  static JobLogFile& instance() {
-    static JobLogFile& file = *new JobLogFile;
-    return file;
-  }
-  void append(const Record& record) {
-    Status status = writer_->append(writer_->count(), encode(record));
-    ASSERT_TRUE(status.ok()) << status.message();
-  }
-  uint64_t count() const { return writer_->count(); }
-
- private:
-  JobLogFile() {
+inline JobLogWriter& job_log() {
+  static JobLogWriter& log = []() -> JobLogWriter& {
     char folder[] = "/tmp/theseus-test-XXXXXX";
     if (mkdtemp(folder) == nullptr) abort();
     const std::string path = std::string(folder) + "/log";
     setenv("THESEUS_JOB_LOG", path.c_str(), 1);
     setenv("THESEUS_ADAPT", "on", 1);
-    Result<std::unique_ptr<SharedLogWriter>> opened = SharedLogWriter::open(path, 4711);
-    if (!opened.ok()) abort();
-    writer_ = std::move(*opened);
     std::atexit([] { std::filesystem::remove_all(std::filesystem::path(getenv("THESEUS_JOB_LOG")).parent_path()); });
-  }
-  std::unique_ptr<SharedLogWriter> writer_;
-};
+    return *new JobLogWriter(path);
+  }();
+  return log;
+}
 
-inline const bool ready_before_settings_are_read = (JobLogFile::instance(), true);
+inline const bool ready_before_settings_are_read = (job_log(), true);
 
 inline ScheduleDefinition schedule(const std::string& name, const std::string& algorithm, const std::string& usable) {
   ScheduleDefinition definition;
@@ -69,7 +55,7 @@ inline std::string all_reduce(Communicator& communicator, size_t count) {
 // Runs requests on all ranks until the log's end is installed; returns per rank what each request was to run.
 inline std::vector<std::vector<std::string>> run_until_installed(Ranks& ranks, size_t count) {
   std::vector<std::vector<std::string>> chosen(static_cast<size_t>(ranks.size()));
-  const uint64_t end = JobLogFile::instance().count();
+  const uint64_t end = job_log().count();
   ranks.run([&](Communicator& communicator) {
     // What is installed is equal on all ranks between two requests, so all leave this loop together. A schedule may be
     // ready a little later than its record is read, so a few agreements more.

@@ -10,7 +10,8 @@ namespace theseus {
 namespace {
 
 using testing::all_reduce;
-using testing::JobLogFile;
+using testing::job_log;
+using testing::JobLogWriter;
 using testing::Ranks;
 using testing::run_until_installed;
 using testing::schedule;
@@ -140,7 +141,7 @@ TEST(Resources, AGroupKeepsWhatItsRequestsNeed) {
 // A schedule that replaces another is made from it: of an equal plan nothing is new, neither code nor connections.
 // When both are gone, so is all that was held for them.
 TEST(Resources, AReplacementMakesOnlyWhatDiffers) {
-  JobLogFile& log = JobLogFile::instance();
+  JobLogWriter& log = job_log();
   Ranks ranks(3);
   const std::string usable = "ranks == 3 and count == 55";
   log.append(schedule("resources-old", "ring", usable));
