@@ -1,0 +1,1 @@
+"""What LEVELLER is compared with, behind the same interface."""
