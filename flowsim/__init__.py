@@ -11,11 +11,13 @@ number of flows, not by the number of bytes.
     result = net.run()
     result.finish[send], result.link_utilisation[link]
 
-`flowsim.topology` builds stars, fat trees and clusters of GPU servers.
+Where the next step depends on the last one, `net.live()` gives flows that are started, and given other priorities, one
+event after the other. `flowsim.topology` builds stars, fat trees and clusters of GPU servers.
 """
 
 from __future__ import annotations
 
+from flowsim.live import Live
 from flowsim.network import Flow, Network, Task
 from flowsim.result import Result, Timeline
 from flowsim.topology import Cluster, FatTree, Star, cluster, fat_tree, star
@@ -24,6 +26,7 @@ __all__ = [
     "Cluster",
     "FatTree",
     "Flow",
+    "Live",
     "Network",
     "Result",
     "Star",

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flowsim import _core
+from flowsim.live import Live
 from flowsim.result import Result, Timeline
 
 #: Rows of ids, one an activity: a sequence of sequences, or an array of shape (activities, most) padded with -1.
@@ -175,6 +176,10 @@ class Network:
     def change_capacity(self, link: int, time: float, capacity: float) -> None:
         """From `time` on, let a link have another capacity; 0 stops what crosses it."""
         self._core.change_capacity(link, time, capacity)
+
+    def live(self) -> Live:
+        """Return the flows of this network, as it is now, to be started and steered from outside (flowsim.Live)."""
+        return Live(_core.Live(self._core))
 
     def run(self, until: float = math.inf, timeline: bool = False) -> Result:
         """Simulate from time 0 to the end, or to `until`; the network stays as it is and can be run again.

@@ -30,6 +30,8 @@ class FairShare {
   void add(int32_t flow);
   void remove(int32_t flow);
   void set_capacity(int32_t link, double capacity);
+  // Of a flow that is not under way.
+  void set_priority(int32_t flow, int32_t priority) { flows_[flow].priority = priority; }
   // Appends the flows whose rates changed (none that was removed).
   void settle(std::vector<int32_t>& changed);
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "flowsim/engine.h"
+#include "flowsim/live.h"
 #include "flowsim/network.h"
 
 namespace py = pybind11;
@@ -161,7 +162,34 @@ py::dict run(const Network& original, double until, bool timeline) {
   return found;
 }
 
+// A Live with the network it needs, which is its own.
+struct OwnLive {
+  explicit OwnLive(const Network& original) : network(std::make_unique<const Network>(original)), live(*network) {}
+  std::unique_ptr<const Network> network;
+  Live live;
+};
+
 }  // namespace
+
+void bind_live(py::module_& module) {
+  py::class_<OwnLive>(module, "Live")
+      .def(py::init<const Network&>())
+      .def_property_readonly("now", [](const OwnLive& self) { return self.live.now(); })
+      .def("start", [](OwnLive& self, int32_t flow, double bytes) { check(self.live.start(flow, bytes)); })
+      .def("set_priority",
+           [](OwnLive& self, int32_t flow, int32_t priority) { check(self.live.set_priority(flow, priority)); })
+      .def("set_capacity",
+           [](OwnLive& self, int32_t link, double capacity) { check(self.live.set_capacity(link, capacity)); })
+      .def("next", [](OwnLive& self) { return self.live.next(); })
+      .def("advance",
+           [](OwnLive& self, double time) {
+             std::vector<int32_t> finished;
+             check(self.live.advance(time, finished));
+             return finished;
+           })
+      .def("rate", [](OwnLive& self, int32_t flow) { return self.live.rate(flow); })
+      .def("left", [](const OwnLive& self, int32_t flow) { return self.live.left(flow); });
+}
 
 void bind_network(py::module_& module) {
   py::class_<Network>(module, "Network")
@@ -196,4 +224,5 @@ void bind_network(py::module_& module) {
 PYBIND11_MODULE(_core, module) {
   module.doc() = "Native core of flowsim; use flowsim.Network, not this module.";
   theseus::flowsim::bind_network(module);
+  theseus::flowsim::bind_live(module);
 }
