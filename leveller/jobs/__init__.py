@@ -1,0 +1,1 @@
+"""Which processes and connections of this host are a job's."""
