@@ -70,7 +70,7 @@ FORMATS = {
         # "[time] iteration       10/    1000 | consumed samples: ..."; skipped iterations are iterations, too
         _by("megatron", r"\biteration:?\s+(?P<step>\d[\d,]*)\s*/\s*(?P<total>\d[\d,]*)\s*\|"),
         # "... epoch=0/micro_step=10/global_step=10, ..." and "... step=10, skipped=10, lr=..."
-        _by("deepspeed", r"\bglobal_step=(?P<step>\d+)|(?<!\w)step=(?P<other>\d+), skipped="),
+        _by("deepspeed", r"(?:\bglobal_step=(?=\d+,)|(?<!\w)step=(?=\d+, skipped=))(?P<step>\d+)"),
         # "[titan] 2025-... - INFO - step: 200  loss:  6.1384 ..."
         _by("torchtitan", r"\bstep:\s*(?P<step>\d[\d,]*)\s+loss:"),
         # "iter 10: loss 3.2202, time 893.76ms, mfu 16.68%"; "step 250: train loss ..." is an evaluation

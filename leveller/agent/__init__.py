@@ -1,0 +1,1 @@
+"""The agent: one a host. Says how its jobs do, and marks their flows."""

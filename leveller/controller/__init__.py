@@ -1,0 +1,1 @@
+"""The controller: one a cluster, gives every flow its level."""
