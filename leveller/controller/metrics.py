@@ -45,7 +45,7 @@ class _Collector:
             refused.add_metric([str(host["host"])], float(host["refused"]))  # type: ignore[arg-type]
         yield refused
         yield GaugeMetricFamily("leveller_agents", "Agents connected", value=len(hosts))
-        yield GaugeMetricFamily("leveller_rounds", "Rounds so far", value=float(status["rounds"]))  # type: ignore[arg-type]
+        yield GaugeMetricFamily("leveller_rounds", "Rounds so far", value=self._server.state.rounds)
         yield GaugeMetricFamily("leveller_round_seconds", "The last round", value=self._server.round_seconds)
 
 
