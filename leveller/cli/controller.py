@@ -19,18 +19,14 @@ def register(app: typer.Typer) -> None:
 
 def controller(
     secret: SecretOption = None,
-    listen: Annotated[
-        str, typer.Option(help="Address and port to listen at.", metavar="HOST:PORT")
-    ] = f"0.0.0.0:{PORT}",
+    listen: Annotated[str, typer.Option(help="Where to listen.", metavar="HOST:PORT")] = f"0.0.0.0:{PORT}",
     policy: Annotated[str, typer.Option(help=f"One of {', '.join(POLICIES)}.")] = POLICIES[0],
     levels: Annotated[int, typer.Option(help="Levels that the network's queues tell apart.", min=1, max=6)] = 6,
     period: Annotated[float, typer.Option(help="Seconds between rankings (tau).", min=0.0)] = 10.0,
     ask_every: Annotated[float, typer.Option(help="Seconds between questions to the agents.", min=0.05)] = 1.0,
     profile: Annotated[bool, typer.Option(help="Let new jobs run alone at the top for their ideal time.")] = True,
     profile_iterations: Annotated[int, typer.Option(help="Iterations of a profile.", min=2)] = 5,
-    profile_interval: Annotated[
-        float, typer.Option(help="Seconds to the next profile of a job, about.", min=1.0)
-    ] = 600,
+    profile_interval: Annotated[float, typer.Option(help="Seconds to a job's next profile, about.", min=1.0)] = 600,
     metrics_port: Annotated[int, typer.Option(help="Figures for Prometheus on this port; 0: none.")] = 0,
 ) -> None:
     """Give every flow a level, by how its job does."""
@@ -41,13 +37,18 @@ def controller(
     from leveller.core.baselines.fair import FairShare
     from leveller.core.lazy import Lazy
     from leveller.core.levels import LowestRateFirst
+    from leveller.core.model import LevelPolicy
     from leveller.core.profiling import Profiler
 
     if policy not in POLICIES:
         raise Failure(f"unknown policy '{policy}': choose {', '.join(POLICIES)}", exit_code=2)
-    chosen = {"lowest-rate-first": LowestRateFirst(levels), "crux": Crux(levels), "fair": FairShare()}[policy]
+    policies: dict[str, LevelPolicy] = {
+        "lowest-rate-first": LowestRateFirst(levels),
+        "crux": Crux(levels),
+        "fair": FairShare(),
+    }
     profiler = Profiler(profile_iterations, profile_interval, seed=None) if profile else None
-    server = ControllerServer(ControllerState(Lazy(chosen, period), profiler), read_secret(secret), ask_every)
+    server = ControllerServer(ControllerState(Lazy(policies[policy], period), profiler), read_secret(secret), ask_every)
 
     async def work() -> None:
         port = await server.listen(*address_of(listen))

@@ -6,6 +6,7 @@ import asyncio
 import json
 import signal
 from collections.abc import Coroutine
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -65,9 +66,7 @@ def run_until_stopped(work: Coroutine[Any, Any, None]) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, task.cancel)
-        try:
+        with suppress(asyncio.CancelledError):
             await task
-        except asyncio.CancelledError:
-            pass
 
     asyncio.run(main())

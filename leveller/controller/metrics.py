@@ -52,5 +52,5 @@ class _Collector:
 def publish(server: ControllerServer, port: int, address: str = "127.0.0.1") -> None:
     """Serves the figures by HTTP, from a thread of their own. OSError: the port is taken."""
     registry = CollectorRegistry()
-    registry.register(_Collector(server))  # type: ignore[arg-type]
+    registry.register(_Collector(server))
     start_http_server(port, address, registry)

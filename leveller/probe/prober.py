@@ -29,7 +29,7 @@ def path_from(flow: FiveTuple, routers: dict[int, str]) -> tuple[str, ...]:
     """Returns the links of a flow from who complained after how many hops.
 
     A link is named after the interface that it leads into, as that is what a router's complaint comes from; the first
-    one, out of the host, after the host. A router that says nothing, with others behind it, is "?" and the two around it.
+    one, out of the host, after the host. A router that says nothing, with others behind it, is "?" and its place.
     """
     last = max(routers, default=0)
     links = [f"{flow.source}>"]
