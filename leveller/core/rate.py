@@ -57,14 +57,17 @@ class Progress:
     def rate(self, now: float) -> float | None:
         """Returns R at `now`; None while no iteration is complete or the ideal time is not known.
 
-        May exceed 1 by the part of an iteration, and by what `ideal` is wrong.
+        It is that of the last iteration's end, or less where the present iteration takes longer already: counting whole
+        iterations at any moment would make a job look slow by up to one, the young and the slow ones most.
         """
         self._forget(now)
         since, before = (self.started, 0) if self.window is None else self._history[0]
-        elapsed = now - since
-        if self.ideal is None or elapsed <= 0 or self._completed == 0:
+        last, completed = self._history[-1]
+        done = completed - before
+        if self.ideal is None or completed == 0 or now <= since:
             return None
-        return (self._completed - before) * self.ideal / elapsed
+        at_least = (done + 1) * self.ideal / (now - since)
+        return min(done * self.ideal / (last - since), at_least) if last > since else at_least if self.window else None
 
     def _forget(self, now: float) -> None:
         """Keeps one entry at or before the window's start, from which it is measured."""

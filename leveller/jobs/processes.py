@@ -50,11 +50,12 @@ class Rule:
 
 
 class JobProcesses:
-    """Looks through /proc. Whose a process is, once found, is kept as long as it lives."""
+    """Looks through /proc for processes of this network namespace. Whose one is, once found, holds as long as it lives."""
 
     def __init__(self, rules: Sequence[Rule] = (), proc: Path = Path("/proc")) -> None:
         self._rules = rules
         self._proc = proc
+        self._network = _network_of(proc / "self")
         self._jobs: dict[Process, str | None] = {}
 
     def scan(self) -> dict[str, list[Process]]:
@@ -97,6 +98,8 @@ class JobProcesses:
 
     def _job_of(self, process: Process) -> str | None:
         folder = self._proc / str(process.pid)
+        if _network_of(folder) != self._network:
+            return None  # another network namespace: its own agent's
         for rule in self._rules:
             if self._matches(rule, process, folder):
                 return rule.job
@@ -127,4 +130,12 @@ class JobProcesses:
             if each.startswith(VARIABLE):
                 name = each[len(VARIABLE) :].decode(errors="replace")
                 return name if _NAME.fullmatch(name) else None
+        return None
+
+
+def _network_of(folder: Path) -> str | None:
+    """The network namespace of a process; None where we may not look."""
+    try:
+        return os.readlink(folder / "ns" / "net")
+    except OSError:
         return None
