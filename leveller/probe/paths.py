@@ -90,16 +90,15 @@ class PathProbe:
         return self._search.path_of(flow)
 
     async def find(self, flow: FiveTuple) -> tuple[str, ...]:
-        """Returns the links of `flow` as a round finds them that ends after this call; nothing if no router answers.
+        """Returns the links of `flow` as a round finds them that begins now; nothing if no router answers.
 
         A flow of another protocol than TCP, or of a family that the host does not have, has no path.
         """
         self._search.want(flow, time.monotonic())
-        if flow.protocol != "tcp":
-            return ()
         before = self._search.rounds_of(flow)
         self.again(flow)
-        while self._search.rounds_of(flow) <= before:
+        # A flow that ends meanwhile is forgotten.
+        while before is not None and (rounds := self._search.rounds_of(flow)) is not None and rounds <= before:
             self._changed.clear()
             await self._changed.wait()
         return self._search.path_of(flow)

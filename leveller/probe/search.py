@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import ipaddress
+import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -80,7 +81,7 @@ class Search:
     ) -> None:
         self.limits = limits or Limits()
         self._nonce = nonce
-        self._names = dict(names or {})
+        self._names = {_address(address): name for address, name in (names or {}).items()}
         self._flows: OrderedDict[FiveTuple, _Known] = OrderedDict()
         # (time, order, flow, version, hops, attempt); hops 0 starts a round
         self._plan: list[tuple[float, int, FiveTuple, int, int, int]] = []
@@ -104,7 +105,7 @@ class Search:
     def again(self, flow: FiveTuple, now: float) -> None:
         """Something changed: probes `flow` anew, now. The path known stays until the new one is."""
         flow = _plain(flow)
-        if (known := self._flows.get(flow)) is not None and known.round is None:
+        if flow in self._flows:
             self._begin(flow, now)
 
     def forget(self, flow: FiveTuple) -> None:
@@ -116,10 +117,10 @@ class Search:
         known = self._flows.get(_plain(flow))
         return known.path if known is not None else ()
 
-    def rounds_of(self, flow: FiveTuple) -> int:
-        """Returns how many rounds are over."""
+    def rounds_of(self, flow: FiveTuple) -> int | None:
+        """Returns how many rounds are over; None for a flow that is not wanted."""
         known = self._flows.get(_plain(flow))
-        return known.rounds if known is not None else 0
+        return known.rounds if known is not None else None
 
     def due(self, now: float) -> list[Probe]:
         """Returns what to send now."""
@@ -227,7 +228,7 @@ def links(flow: FiveTuple, routers: Mapping[int, str], names: Mapping[str, str])
     nodes = [(0, flow.source), *sorted(routers.items()), (max(routers) + 1, flow.destination)]
     return tuple(
         ">".join([names.get(one, one), *["?"] * (there - here - 1), names.get(other, other)])
-        for (here, one), (there, other) in zip(nodes[:-1], nodes[1:], strict=True)
+        for (here, one), (there, other) in itertools.pairwise(nodes)
     )
 
 
