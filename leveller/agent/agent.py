@@ -69,11 +69,14 @@ class Agent:
         self._retry = 0.1
 
     async def run(self) -> None:
-        """All loops at once."""
-        async with _Together() as together:
-            together.start(self._look())
-            together.start(self._read())
-            together.start(self._talk())
+        """All loops at once; where one fails, all end."""
+        loops = [asyncio.ensure_future(each) for each in (self._look(), self._read(), self._talk())]
+        try:
+            await asyncio.gather(*loops)
+        finally:
+            for each in loops:
+                each.cancel()
+            await asyncio.gather(*loops, return_exceptions=True)
 
     def close(self) -> None:
         """Takes away what was made."""
@@ -188,26 +191,3 @@ def _output_of(pid: int) -> Path | None:
             if stat.S_ISREG(os.stat(entry).st_mode):
                 return Path(os.readlink(entry))
     return None
-
-
-class _Together:
-    """Tasks that end together: where one fails, all do, and its error is the group's. asyncio has it from 3.11 on."""
-
-    def __init__(self) -> None:
-        self._tasks: list[asyncio.Task[None]] = []
-
-    def start(self, work: object) -> None:
-        self._tasks.append(asyncio.ensure_future(work))  # type: ignore[arg-type]
-
-    async def __aenter__(self) -> _Together:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        try:
-            done, _pending = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
-            for task in done:
-                task.result()
-        finally:
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)

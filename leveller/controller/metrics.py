@@ -45,12 +45,12 @@ class _Collector:
             refused.add_metric([str(host["host"])], float(host["refused"]))  # type: ignore[arg-type]
         yield refused
         yield GaugeMetricFamily("leveller_agents", "Agents connected", value=len(hosts))
-        yield GaugeMetricFamily("leveller_rounds", "Rounds so far", value=float(status["rounds"]))  # type: ignore[arg-type]
+        yield GaugeMetricFamily("leveller_rounds", "Rounds so far", value=self._server.state.rounds)
         yield GaugeMetricFamily("leveller_round_seconds", "The last round", value=self._server.round_seconds)
 
 
 def publish(server: ControllerServer, port: int, address: str = "127.0.0.1") -> None:
     """Serves the figures by HTTP, from a thread of their own. OSError: the port is taken."""
     registry = CollectorRegistry()
-    registry.register(_Collector(server))  # type: ignore[arg-type]
+    registry.register(_Collector(server))
     start_http_server(port, address, registry)

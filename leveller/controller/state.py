@@ -35,7 +35,7 @@ class Host:
 class ControllerState:
     """Merges what agents report, and gives levels by a policy.
 
-    A job has processes on several hosts: the one that counted most iterations tells how it does, and all tell its flows.
+    A job has processes on several hosts: the one that counted most iterations tells how it does, all tell its flows.
     """
 
     def __init__(self, policy: LevelPolicy, profiler: Profiler | None = None) -> None:
@@ -132,9 +132,15 @@ class ControllerState:
 
     def status(self, now: float) -> dict[str, object]:
         """Returns what `leveller status` shows."""
+        levels: dict[str, list[int]] = {name: [] for name in self._view.jobs}
+        for flow in self._view.flows:
+            levels[flow.job].append(self._levels.of.get(flow.id, 0))
+        on_hosts: dict[str, list[str]] = {name: [] for name in self._view.jobs}
+        for host, at in sorted(self.hosts.items()):
+            for report in at.report.jobs if at.report is not None else ():
+                on_hosts.setdefault(report.id, []).append(host)
         jobs = []
         for name, job in sorted(self._view.jobs.items()):
-            levels = sorted({self._levels.of.get(f.id, 0) for f in self._view.flows if f.job == name})
             jobs.append(
                 {
                     "job": name,
@@ -142,9 +148,9 @@ class ControllerState:
                     "ideal": job.ideal,
                     "weight": job.weight,
                     "profiling": job.profiling,
-                    "flows": sum(flow.job == name for flow in self._view.flows),
-                    "levels": levels,
-                    "hosts": sorted(h for h, at in self.hosts.items() if at.report and name in _names(at.report)),
+                    "flows": len(levels[name]),
+                    "levels": sorted(set(levels[name])),
+                    "hosts": on_hosts[name],
                 }
             )
         hosts = [
@@ -199,10 +205,8 @@ class ControllerState:
             return "it runs alone at the top for its ideal iteration time to be measured"
         if not met:
             return "it meets no other job, so every level is as good"
-        rates = {name: self._view.jobs[name].rate for name in met}
-        ahead = sum(
-            (rate or 0.0) / self._view.jobs[n].weight < (job.rate or 0.0) / job.weight for n, rate in rates.items()
-        )
+        others = [self._view.jobs[name] for name in met]
+        ahead = sum((each.rate or 0.0) / each.weight < (job.rate or 0.0) / job.weight for each in others)
         own = "its rate is not known yet, which counts as 0" if job.rate is None else f"its rate is {job.rate:.3f}"
         if self.policy != "lowest-rate-first":
             return f"{own}; the policy is {self.policy}"
@@ -211,10 +215,6 @@ class ControllerState:
 
 def _shape(report: Report) -> list[tuple[str, list[FlowReport]]]:
     return [(job.id, job.flows) for job in report.jobs]
-
-
-def _names(report: Report) -> set[str]:
-    return {job.id for job in report.jobs}
 
 
 def _with_ideal(job: JobReport, measured: JobReport) -> JobReport:

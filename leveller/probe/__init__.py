@@ -1,7 +1,7 @@
 """Which links a flow crosses."""
 
-from leveller.probe.paths import PathProbe, ProbeRefused
+from leveller.probe.prober import ProbedPaths
 from leveller.probe.search import Limits
 from leveller.probe.topology import Paths, TopologyFile
 
-__all__ = ["Limits", "PathProbe", "Paths", "ProbeRefused", "TopologyFile"]
+__all__ = ["Limits", "Paths", "ProbedPaths", "TopologyFile"]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import heapq
 import ipaddress
-import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -30,6 +29,7 @@ class Limits:
     gap: routers in a row that stay silent before the path is taken to end
     farthest: hops at most
     again: seconds from the end of a round to the next round of the flow
+    keep: seconds after which a flow that nobody wants any more is forgotten
     flows: how many are known at once; the one that was longest not asked for goes
     """
 
@@ -39,11 +39,12 @@ class Limits:
     attempts: int = 3
     gap: int = 2
     farthest: int = 16
-    again: float = 10.0
+    again: float = 60.0
+    keep: float = 600.0
     flows: int = 4096
 
     def __post_init__(self) -> None:
-        for name in ("rate", "burst", "patience", "attempts", "gap", "farthest", "again", "flows"):
+        for name in ("rate", "burst", "patience", "attempts", "gap", "farthest", "again", "keep", "flows"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is to be above 0, not {getattr(self, name)}")
 
@@ -68,20 +69,19 @@ class _Round:
 @dataclass(slots=True)
 class _Known:
     round: _Round | None = None
+    routers: dict[int, str] = field(default_factory=dict)
     path: tuple[str, ...] = ()
     rounds: int = 0
+    wanted: float = 0.0
     version: int = 0  # what was planned for an earlier round is void
 
 
 class Search:
     """Paths of flows, kept up to date. `nonce`: gives 32 bits that nobody can guess."""
 
-    def __init__(
-        self, nonce: Callable[[], int], limits: Limits | None = None, names: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, nonce: Callable[[], int], limits: Limits | None = None) -> None:
         self.limits = limits or Limits()
         self._nonce = nonce
-        self._names = {_address(address): name for address, name in (names or {}).items()}
         self._flows: OrderedDict[FiveTuple, _Known] = OrderedDict()
         # (time, order, flow, version, hops, attempt); hops 0 starts a round
         self._plan: list[tuple[float, int, FiveTuple, int, int, int]] = []
@@ -89,18 +89,20 @@ class Search:
         self._tokens = float(self.limits.burst)
         self._filled: float | None = None
 
-    def want(self, flow: FiveTuple, now: float) -> None:
-        """Keeps the path of `flow` up to date from now on. Flows that cannot be probed are passed over."""
+    def want(self, flow: FiveTuple, now: float) -> bool:
+        """Keeps the path of `flow` up to date from now on; False where it was so already, or cannot be: no TCP."""
         flow = _plain(flow)
         if flow in self._flows:
             self._flows.move_to_end(flow)
-            return
+            self._flows[flow].wanted = now
+            return False
         if flow.protocol != "tcp":
-            return
+            return False
         if len(self._flows) >= self.limits.flows:
             self._flows.popitem(last=False)
-        self._flows[flow] = _Known()
+        self._flows[flow] = _Known(wanted=now)
         self._begin(flow, now)
+        return True
 
     def again(self, flow: FiveTuple, now: float) -> None:
         """Something changed: probes `flow` anew, now. The path known stays until the new one is."""
@@ -113,7 +115,7 @@ class Search:
         self._flows.pop(_plain(flow), None)
 
     def path_of(self, flow: FiveTuple) -> tuple[str, ...]:
-        """Returns the path that the last full round found; nothing where no router answered, or none is over."""
+        """Returns the path that the last round found; nothing as long as none is over."""
         known = self._flows.get(_plain(flow))
         return known.path if known is not None else ()
 
@@ -179,14 +181,18 @@ class Search:
         """Asks as far as the last router that answered, and `gap` further; ends the round where all was asked."""
         if (round := known.round) is None:
             # The pause between two rounds is over.
-            self._begin(flow, now)
+            if now - known.wanted > self.limits.keep:
+                self.forget(flow)
+            else:
+                self._begin(flow, now)
             return
         horizon = min(max(round.routers, default=0) + self.limits.gap, self.limits.farthest)
         for hops in range(round.horizon + 1, horizon + 1):
             self._schedule(now, flow, known, hops, 0)
         round.horizon = max(round.horizon, horizon)
         if all(hops in round.routers or hops in round.silent for hops in range(1, round.horizon + 1)):
-            known.path = links(flow, round.routers, self._names)
+            known.routers = _remembered(known.routers, round.routers)
+            known.path = links(flow, known.routers)
             known.rounds += 1
             known.round = None
             known.version += 1
@@ -217,19 +223,30 @@ class Search:
         self._filled = now
 
 
-def links(flow: FiveTuple, routers: Mapping[int, str], names: Mapping[str, str]) -> tuple[str, ...]:
-    """Returns the links between the source, `routers` (by hops; from 1) and the destination; nothing without routers.
+def _remembered(before: dict[int, str], now: dict[int, str]) -> dict[int, str]:
+    """Routers limit how often they answer: one that is silent keeps its place if all that answered are as before."""
+    same = all(before.get(hops, router) == router for hops, router in now.items())
+    return before | now if same else now
 
-    names: what to call a node, by its address: a router may answer with another address for each of its interfaces.
-    Routers that stayed silent between two that answered make one link of it all, "one>?>other".
+
+def links(flow: FiveTuple, routers: Mapping[int, str]) -> tuple[str, ...]:
+    """Returns the directed links that a flow crosses, given who answered how many hops away (from 1).
+
+    A link is named after the interface that it leads into: that is the address which routers answer with (Linux with
+    net.ipv4.icmp_errors_use_inbound_ifaddr). The first one is named after the source instead, "source>", since a whole
+    rack may share the address of its first router; the last one after the destination. A router that stays silent has
+    the name of the last one known before it, and as many question marks as it is hops behind that.
     """
-    if not routers:
-        return ()
-    nodes = [(0, flow.source), *sorted(routers.items()), (max(routers) + 1, flow.destination)]
-    return tuple(
-        ">".join([names.get(one, one), *["?"] * (there - here - 1), names.get(other, other)])
-        for (here, one), (there, other) in itertools.pairwise(nodes)
-    )
+    found = [f"{flow.source}>"]
+    before, silent = flow.source, ""
+    for hops in range(1, max(routers, default=0) + 1):
+        if hops in routers:
+            before, silent = routers[hops], ""
+        else:
+            silent += "?"
+        if hops > 1:
+            found.append(f"{before}>{silent}" if silent else before)
+    return (*found, flow.destination)
 
 
 def _plain(flow: FiveTuple) -> FiveTuple:

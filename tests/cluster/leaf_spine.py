@@ -5,13 +5,13 @@ As a program: `leaf_spine.py SPINES FLOWS` says as JSON what the path probe foun
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import socket
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from typing import Any
 from pyroute2 import IPRoute
 
 from leveller.core.model import FiveTuple
-from leveller.probe import Limits, PathProbe
+from leveller.probe import Limits, ProbedPaths
 from theseus_py.testbed import kernel
 
 _PORT = 5201
@@ -115,16 +115,6 @@ class Fabric:
         gateway = f"fd01:{over[0]}:{i}::2"
         self.leaves[i].route.route("replace", dst=f"fd00:{1 - i}::/64", gateway=gateway, family=socket.AF_INET6)
 
-    def names(self) -> dict[str, str]:
-        found = {}
-        for i in range(2):
-            found |= {f"10.0.{i}.2": f"host{i}", f"10.0.{i}.1": f"leaf{i}", f"fd00:{i}::1": f"leaf{i}"}
-            found[f"fd00:{i}::2"] = f"host{i}"
-            for s in range(len(self.spines)):
-                found |= {f"10.1.{s}.{4 * i + 1}": f"leaf{i}", f"10.1.{s}.{4 * i + 2}": f"spine{s}"}
-                found |= {f"fd01:{s}:{i}::1": f"leaf{i}", f"fd01:{s}:{i}::2": f"spine{s}"}
-        return found
-
     def crossed(self) -> list[int]:
         """What each spine sent to leaf 1, in bytes."""
         return [spine.sent("leaf1") for spine in self.spines]
@@ -182,31 +172,26 @@ def carrier(fabric: Fabric, connection: socket.socket) -> tuple[str, bool]:
 
 
 def spine_of(path: tuple[str, ...]) -> str:
-    return path[1].partition(">")[2] if len(path) == 4 else f"none: {path}"
+    """The spine whose interface the second link leads into: 10.1.s.2."""
+    return f"spine{path[1].split('.')[2]}" if len(path) == 4 else f"none: {path}"
 
 
 class Run:
-    """Fabric, flows and probe. pyroute2 does not work inside of a running event loop, so the loop runs in between."""
+    """Fabric, flows and probe."""
 
     def __init__(self, spines: int, count: int) -> None:
         self.fabric = Fabric(spines)
-        self.loop = asyncio.new_event_loop()
-        self.probe = PathProbe(Limits(patience=0.1), self.fabric.names())
         with kernel.inside(self.fabric.hosts[0].namespace, self.fabric.back):
-            self.loop.run_until_complete(self._open())
+            self.probe = ProbedPaths(Limits(patience=0.1))
+        assert self.probe.refused is None, self.probe.refused
         self.flows = Flows(self.fabric)
         for _ in range(count):
             self.flows.add()
         self.tuples = [tuple_of(each) for each in self.flows.sockets]
 
-    async def _open(self) -> None:
-        self.probe.open()
-
     def find(self, *flows: FiveTuple) -> list[tuple[str, ...]]:
-        async def all_at_once() -> list[tuple[str, ...]]:
-            return await asyncio.gather(*map(self.probe.find, flows))
-
-        return self.loop.run_until_complete(all_at_once())
+        with ThreadPoolExecutor(len(flows)) as pool:
+            return list(pool.map(self.probe.find, flows))
 
     def carriers(self) -> tuple[list[str], bool]:
         found = [carrier(self.fabric, each) for each in self.flows.sockets]

@@ -1,0 +1,5 @@
+"""`python -m leveller`: the command."""
+
+from leveller.cli import main
+
+main()
