@@ -40,12 +40,15 @@ def up(
     priorities: Annotated[
         bool, typer.Option("--priorities", help="Serve packets in strict order of their DSCP, CS7 first.")
     ] = False,
+    leaves: Annotated[int, typer.Option("--leaves", help="Leaf switches that hosts are dealt to.")] = 1,
+    spines: Annotated[int, typer.Option("--spines", help="Spine switches between several leaves.")] = 1,
+    trunk: Annotated[str, typer.Option("--trunk", help="Rate of each link between leaf and spine.")] = "none",
     name: Name = "default",
 ) -> None:
     """Make a testbed. It stays until `theseus testbed down`, and then leaves nothing."""
     from theseus_py.testbed import Shape, Testbed, parse_rate
 
-    shape = Shape(hosts, nics, parse_rate(rate), priorities)
+    shape = Shape(hosts, nics, parse_rate(rate), priorities, leaves, spines, parse_rate(trunk))
     with _opened(lambda: Testbed.up(name, shape)):
         out.print(f"testbed '{name}' is up: {shape.describe()}")
 

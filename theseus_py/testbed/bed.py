@@ -85,17 +85,25 @@ class HostProcess:
 class Testbed:
     """A virtual cluster. `Testbed(...)` makes one that ends with its `with` block, or with this process.
 
-    `rate` is a number in bit/s, or text such as "200mbit"; None for no limit. Safe to use from several threads.
-    Raises TestbedError, which says why not; `missing()` says it before.
+    `rate` is a number in bit/s, or text such as "200mbit"; None for no limit; `trunk` alike. Safe to use from
+    several threads. Raises TestbedError, which says why not; `missing()` says it before.
     """
 
     __test__ = False  # not a class of tests, whatever pytest makes of its name
 
     def __init__(
-        self, hosts: int = 4, nics: int = 4, rate: float | str | None = "200mbit", *, priorities: bool = False
+        self,
+        hosts: int = 4,
+        nics: int = 4,
+        rate: float | str | None = "200mbit",
+        *,
+        priorities: bool = False,
+        leaves: int = 1,
+        spines: int = 1,
+        trunk: float | str | None = None,
     ) -> None:
-        speed = parse_rate(rate) if isinstance(rate, str) else rate
-        shape = Shape(hosts, nics, speed, priorities)
+        speed, between = (parse_rate(each) if isinstance(each, str) else each for each in (rate, trunk))
+        shape = Shape(hosts, nics, speed, priorities, leaves, spines, between)
         self._open(_start_keeper(shape, None), shape)
 
     @classmethod

@@ -18,8 +18,9 @@ from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 from pyroute2.netlink.rtnl.tcmsg import plugins
 
-from theseus_py.testbed import kernel
+from theseus_py.testbed import kernel, leaf_spine
 from theseus_py.testbed.errors import TestbedError
+from theseus_py.testbed.leaf_spine import Switch
 from theseus_py.testbed.shape import Shape, Traffic
 
 _ROOT = 0x10000  # 1:
@@ -54,6 +55,9 @@ class Network:
         self._ends: dict[tuple[int, int], tuple[int, int]] = {}
         self._caps: dict[tuple[int, int], list[float]] = {}
         self._route = IPRoute()
+        # Where hosts are plugged in: the leaves, or the fabric's own switches.
+        self._leaves = [Switch(fabric, self._route)]
+        self._spines: list[Switch] = []
         try:
             self._build()
         except (NetlinkError, OSError) as error:
@@ -77,7 +81,7 @@ class Network:
             self._set_rate(self._routes[host], "change", inner, fraction)
             caps[0] = fraction
         if direction in ("both", "in"):
-            self._set_rate(self._route, "change", outer, fraction)
+            self._set_rate(self._port(host), "change", outer, fraction)
             caps[1] = fraction
 
     def caps(self) -> list[list[list[float]]]:
@@ -87,17 +91,25 @@ class Network:
 
     def traffic(self) -> list[list[Traffic]]:
         """Returns for each host and NIC what crossed it."""
-        counters = {}
-        for link in self._route.get_links():
-            stats = link.get("stats64") or {}
-            counters[link["index"]] = Traffic(sent=stats.get("rx_bytes", 0), received=stats.get("tx_bytes", 0))
+        counters = [_counters(leaf.route) for leaf in self._leaves]
         nics = range(self.shape.nics)
-        return [[counters[self._ends[host, nic][1]] for nic in nics] for host in range(self.shape.hosts)]
+        return [
+            [counters[self.shape.leaf(host)][self._ends[host, nic][1]] for nic in nics]
+            for host in range(self.shape.hosts)
+        ]
+
+    def _port(self, host: int) -> IPRoute:
+        """What changes the switch ports of a host."""
+        return self._leaves[self.shape.leaf(host)].route
 
     def _build(self) -> None:
         self._up(self._route, "lo")
-        switches = [self._switch(f"tor{nic}") for nic in range(self.shape.nics)]
-        management = self._switch("mgmt")
+        if self.shape.leaves > 1:
+            self._leaves, self._spines = leaf_spine.build(self.shape, self._fabric)
+            for route, index in leaf_spine.trunks(self.shape, self._leaves, self._spines):
+                self._limit(route, index, self.shape.trunk)
+        switches = [self._switches(leaf, number) for number, leaf in enumerate(self._leaves)]
+        management = self._switch(self._route, "mgmt")
         for host in range(self.shape.hosts):
             namespace = kernel.enter_own_network()
             self.hosts.append(namespace)
@@ -105,7 +117,7 @@ class Network:
             self._tune()
             kernel.enter(self._fabric)
             self._up(self._routes[host], "lo")
-            for nic, switch in enumerate(switches):
+            for nic, switch in enumerate(switches[self.shape.leaf(host)]):
                 self._plug(host, nic, switch)
             self._plug_management(host, management)
         for host, nic in itertools.product(range(self.shape.hosts), range(self.shape.nics)):
@@ -129,46 +141,65 @@ class Network:
                     Path("/proc/sys/net", name).write_text(value)
                     break
 
-    def _switch(self, name: str) -> int:
-        self._route.link("add", ifname=name, kind="bridge", br_forward_delay=0, br_mcast_snooping=0)
-        return self._up(self._route, name)
+    def _switches(self, leaf: Switch, number: int) -> list[int]:
+        """A bridge a rail at one leaf, which routes from there where there are several."""
+        found = []
+        for nic in range(self.shape.nics):
+            found.append(self._switch(leaf.route, f"tor{nic}"))
+            if self.shape.leaves > 1:
+                leaf.route.addr("add", index=found[-1], address=self.shape.leaf_address(number, nic), prefixlen=24)
+        return found
+
+    def _switch(self, route: IPRoute, name: str) -> int:
+        route.link("add", ifname=name, kind="bridge", br_forward_delay=0, br_mcast_snooping=0)
+        return self._up(route, name)
 
     def _up(self, route: IPRoute, name: str) -> int:
         index: int = route.link_lookup(ifname=name)[0]
         route.link("set", index=index, state="up")
         return index
 
-    def _cable(self, host: int, inner: str, outer: str, switch: int, hardware: str | None) -> tuple[int, int]:
+    def _cable(
+        self, ports: IPRoute, host: int, inner: str, outer: str, switch: int, hardware: str | None
+    ) -> tuple[int, int]:
         """A veth pair from host to switch; returns the indices of its ends."""
         peer: dict[str, Any] = {"ifname": inner, "net_ns_fd": self.hosts[host]}
         if hardware is not None:
             peer["address"] = hardware
-        self._route.link("add", ifname=outer, kind="veth", peer=peer)
-        port = self._route.link_lookup(ifname=outer)[0]
-        self._route.link("set", index=port, master=switch, state="up")
+        ports.link("add", ifname=outer, kind="veth", peer=peer)
+        port = ports.link_lookup(ifname=outer)[0]
+        ports.link("set", index=port, master=switch, state="up")
         return self._up(self._routes[host], inner), port
 
     def _plug(self, host: int, nic: int, switch: int) -> None:
         hardware = self.shape.hardware_address(host, nic)
         name = self.shape.interfaces()[nic]
-        inner, outer = self._cable(host, name, f"h{host}n{nic}", switch, hardware)
+        ports = self._port(host)
+        inner, outer = self._cable(ports, host, name, f"h{host}n{nic}", switch, hardware)
         self._routes[host].addr("add", index=inner, address=self.shape.address(host, nic), prefixlen=24)
         self._ends[host, nic] = (inner, outer)
         self._caps[host, nic] = [1.0, 1.0]
-        if self.shape.rate is not None:
-            for route, index in ((self._routes[host], inner), (self._route, outer)):
-                self._set_rate(route, "add", index, 1.0)
-                if self.shape.priorities:
-                    self._add_bands(route, index)
+        for leaf in range(self.shape.leaves):
+            if leaf != self.shape.leaf(host):
+                gateway = self.shape.leaf_address(self.shape.leaf(host), nic)
+                self._routes[host].route("add", dst=self.shape.leaf_network(leaf, nic), gateway=gateway)
+        for route, index in ((self._routes[host], inner), (ports, outer)):
+            self._limit(route, index, self.shape.rate)
+
+    def _limit(self, route: IPRoute, index: int, rate: float | None) -> None:
+        if rate is not None:
+            self._set_rate(route, "add", index, 1.0, rate)
+            if self.shape.priorities:
+                self._add_bands(route, index)
 
     def _plug_management(self, host: int, switch: int) -> None:
-        inner, _ = self._cable(host, "mgmt0", f"h{host}mgmt", switch, None)
+        inner, _ = self._cable(self._route, host, "mgmt0", f"h{host}mgmt", switch, None)
         self._routes[host].addr("add", index=inner, address=self.shape.management_address(host), prefixlen=24)
 
     def _know_neighbours(self, host: int, nic: int) -> None:
         """Address resolution would wait in the same queues, and a NIC at 0 would look unplugged instead of slow."""
         for other in range(self.shape.hosts):
-            if other != host:
+            if other != host and self.shape.leaf(other) == self.shape.leaf(host):
                 self._routes[host].neigh(
                     "add",
                     dst=self.shape.address(other, nic),
@@ -177,9 +208,8 @@ class Network:
                     state="permanent",
                 )
 
-    def _set_rate(self, route: IPRoute, command: str, index: int, fraction: float) -> None:
-        assert self.shape.rate is not None
-        full = self.shape.rate / 8
+    def _set_rate(self, route: IPRoute, command: str, index: int, fraction: float, rate: float | None = None) -> None:
+        full = (rate or self.shape.rate or 0.0) / 8
         route.tc(
             command,
             "tbf",
@@ -216,7 +246,19 @@ class Network:
             route.close()
         for namespace in self.hosts:
             os.close(namespace)
+        for switch in (*self._leaves, *self._spines):
+            if switch.namespace != self._fabric:
+                os.close(switch.namespace)
 
     def _all_routes(self) -> Iterator[IPRoute]:
         yield from self._routes
         yield self._route
+        yield from (each.route for each in (*self._leaves, *self._spines) if each.route is not self._route)
+
+
+def _counters(route: IPRoute) -> dict[int, Traffic]:
+    found = {}
+    for link in route.get_links():
+        stats = link.get("stats64") or {}
+        found[link["index"]] = Traffic(sent=stats.get("rx_bytes", 0), received=stats.get("tx_bytes", 0))
+    return found
