@@ -5,16 +5,20 @@ from __future__ import annotations
 import ipaddress
 import itertools
 import struct
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leveller.core.model import FiveTuple
 from leveller.probe.packets import Answer, build, checksum, read_answer_v4, read_answer_v6
 from leveller.probe.search import Limits, Search, links
 
+ROOT = Path(__file__).resolve().parents[3]
 FLOW = FiveTuple("tcp", "10.0.0.2", 4000, "10.0.1.2", 5000)
 PORTS = st.integers(0, 65535)
 V4 = st.ip_addresses(v=4).map(str)
@@ -33,6 +37,7 @@ def complaint(packet: bytes, router: str, quoted: int = 28) -> bytes:
     return struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(message), 7, 0, 64, 1, 0) + ends + message
 
 
+@settings(deadline=None)
 @given(FLOWS_V4, HOPS, NONCES, st.integers(28, 40))
 def test_the_quoted_probe_is_known_again(flow: FiveTuple, hops: int, nonce: int, quoted: int) -> None:
     packet = build(flow, hops, nonce)
@@ -40,6 +45,7 @@ def test_the_quoted_probe_is_known_again(flow: FiveTuple, hops: int, nonce: int,
     assert read_answer_v4(complaint(packet, "192.0.2.1", quoted)) == Answer("192.0.2.1", flow, nonce)
 
 
+@settings(deadline=None)
 @given(FLOWS_V6, HOPS, NONCES)
 def test_so_is_one_over_ipv6(flow: FiveTuple, hops: int, nonce: int) -> None:
     packet = build(flow, hops, nonce)
@@ -48,6 +54,7 @@ def test_so_is_one_over_ipv6(flow: FiveTuple, hops: int, nonce: int) -> None:
     assert answer == Answer("fe80::1", flow, nonce)
 
 
+@settings(deadline=None)
 @given(st.one_of(FLOWS_V4, FLOWS_V6), HOPS, NONCES)
 def test_no_connection_takes_a_probe_for_its_own(flow: FiveTuple, hops: int, nonce: int) -> None:
     segment = build(flow, hops, nonce)[-20:]
@@ -55,17 +62,20 @@ def test_no_connection_takes_a_probe_for_its_own(flow: FiveTuple, hops: int, non
     assert checksum(b"".join(addresses) + struct.pack("!II", 20, 6) + segment) != 0
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=120))
 def test_noise_is_no_answer(noise: bytes) -> None:
     assert read_answer_v4(noise) is None
     read_answer_v6(noise, "fe80::1")
 
 
+@settings(deadline=None)
 @given(st.integers(0, 55))
 def test_a_cut_answer_is_none(length: int) -> None:
     assert read_answer_v4(complaint(build(FLOW, 2, 77), "192.0.2.1")[:length]) is None
 
 
+@settings(deadline=None)
 @given(st.integers(20, 55), st.integers(0, 7))
 def test_a_broken_answer_is_none(byte: int, bit: int) -> None:
     packet = bytearray(complaint(build(FLOW, 2, 77), "192.0.2.1"))
@@ -122,6 +132,7 @@ LIMITS = Limits(again=1000.0)
 ROUTERS = st.dictionaries(st.integers(1, 10), st.sampled_from(["192.0.2.1", "192.0.2.2", "192.0.2.3"]))
 
 
+@settings(deadline=None)
 @given(ROUTERS, st.integers(1, 3))
 def test_a_path_reaches_as_far_as_answers_without_a_longer_gap(routers: dict[int, str], gap: int) -> None:
     network = Network(routers, replace(LIMITS, gap=gap))
@@ -136,6 +147,7 @@ def test_a_path_reaches_as_far_as_answers_without_a_longer_gap(routers: dict[int
     assert network.search.rounds_of(FLOW) == 1
 
 
+@settings(deadline=None, max_examples=40)
 @given(st.integers(1, 60), st.integers(5, 200), st.integers(1, 20))
 def test_probes_keep_to_their_rate(flows: int, rate: int, burst: int) -> None:
     network = Network({1: "192.0.2.1", 2: "192.0.2.2"}, replace(LIMITS, rate=rate, burst=burst))
@@ -220,3 +232,18 @@ def test_the_flow_that_was_asked_for_longest_ago_makes_room() -> None:
     for flow in (flows[0], flows[1], flows[0], flows[2]):
         search.want(flow, 0.0)
     assert [search.rounds_of(flow) for flow in flows] == [0, None, 0]
+
+
+def test_without_the_right_to_probe_it_says_so_and_knows_no_path() -> None:
+    """In a process that gave up root, if it had it."""
+    program = (
+        "import os\n"
+        "from leveller.core.model import FiveTuple\n"
+        "from leveller.probe import ProbedPaths\n"
+        "if os.geteuid() == 0: os.setuid(65534)\n"
+        "paths = ProbedPaths()\n"
+        "print(paths.refused, paths.path_of(FiveTuple('tcp', '10.0.0.2', 1, '10.0.1.2', 2)))\n"
+        "paths.close()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert "CAP_NET_RAW" in done.stdout and done.stdout.endswith("()\n"), done.stderr

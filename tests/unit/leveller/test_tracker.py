@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leveller.tracker import FORMATS, Iteration, LineParser, Tracker
@@ -72,6 +72,7 @@ def test_the_first_lines_tell_the_format(name: str) -> None:
     assert found[0] == Iteration(10, 3.0) and found[-1] == Iteration(20, 3.0)
 
 
+@settings(deadline=None)
 @given(st.sampled_from(sorted(SAMPLES)), st.lists(st.integers(1, 80), max_size=30))
 def test_pieces_give_what_the_whole_gives(name: str, cuts: list[int]) -> None:
     data = SAMPLES[name].encode()
@@ -83,6 +84,7 @@ def test_pieces_give_what_the_whole_gives(name: str, cuts: list[int]) -> None:
     assert [each.step for each in found] == steps(SAMPLES[name])
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 10**6), st.integers(1, 4)), min_size=1, max_size=20))
 def test_iterations_are_differences_of_steps_and_not_lines(lines: list[tuple[int, int]]) -> None:
     rising = sorted({step for step, _ in lines})
