@@ -1,149 +1,154 @@
-"""Finds paths by probing, in a thread of its own."""
+"""Sends probes and takes answers, in a thread of its own."""
 
 from __future__ import annotations
 
-import queue
-import random
+import ipaddress
+import os
+import secrets
 import select
 import socket
+import struct
 import threading
 import time
-from dataclasses import dataclass, field
+from contextlib import suppress
 
 from leveller.core.model import FiveTuple
-from leveller.probe.packets import parse_complaint, tcp_probe
+from leveller.probe.packets import build, read_answer_v4, read_answer_v6
+from leveller.probe.search import Limits, Search
 
-__all__ = ["ProbeError", "ProbedPaths", "path_from"]
+__all__ = ["ProbedPaths"]
 
-_MOST_HOPS = 8
-_ANSWER_SECONDS = 0.3
-_AT_ONCE = 16
-_MOST_WAITING = 1 << 16
-
-
-class ProbeError(Exception):
-    """This system lets us send no probes."""
-
-
-def path_from(flow: FiveTuple, routers: dict[int, str]) -> tuple[str, ...]:
-    """Returns the links of a flow from who complained after how many hops.
-
-    A link is named after the interface that it leads into, as that is what a router's complaint comes from; the first
-    one, out of the host, after the host. A router that says nothing, with others behind it, is "?" and its place.
-    """
-    last = max(routers, default=0)
-    links = [f"{flow.source}>"]
-    for hop in range(1, last + 1):
-        links.append(routers.get(hop) or f"{routers.get(hop - 1, flow.source)}>?{hop}")
-    return (*links, flow.destination)
-
-
-@dataclass
-class _Known:
-    path: tuple[str, ...] = ()
-    probed: float = -1e9
-    asked: float = 0.0
-
-
-@dataclass
-class _Trial:
-    flow: FiveTuple
-    hops: dict[int, int] = field(default_factory=dict)  # by sequence number
-    routers: dict[int, str] = field(default_factory=dict)
+# Of <linux/icmp.h> and <linux/icmpv6.h>: a set bit keeps messages of that type out.
+_SOL_RAW = 255
+_ICMP_FILTER = 1
+_TIME_EXCEEDED_V4 = struct.pack("=I", ~(1 << 11) & 0xFFFFFFFF)
+_TIME_EXCEEDED_V6 = struct.pack("=8I", ~(1 << 3) & 0xFFFFFFFF, *[0xFFFFFFFF] * 7)
+_IP_PKTINFO = 8
+_MOST_BYTES = 2048
+_MOST_AT_ONCE = 256
 
 
 class ProbedPaths:
-    """Knows the paths of flows that it was asked for; a new one is known a moment later.
+    """Knows the paths of TCP flows from this host that it was asked for; a new one is known a moment later.
 
-    `again`: seconds after which a path is probed anew, as networks change; `keep`: after which one that nobody asks for
-    is forgotten. A flow that is not TCP over IPv4, and all where probes cannot be sent (`refused` says why), have no
-    known path. In the network namespace of the thread that makes it.
+    Where probes cannot be sent `refused` says why, and no path is known. Works in the network namespace of the thread
+    that makes it. IPv6 is left out where the system has none.
     """
 
-    def __init__(self, again: float = 60.0, keep: float = 600.0) -> None:
-        self._again, self._keep = again, keep
-        self._known: dict[FiveTuple, _Known] = {}
-        self._lock = threading.Lock()
-        self._waiting: queue.Queue[FiveTuple | None] = queue.Queue(_MOST_WAITING)
-        self._random = random.Random()
+    def __init__(self, limits: Limits | None = None) -> None:
+        self._search = Search(lambda: secrets.randbits(32), limits)
+        self._lock = threading.Condition()
+        self._senders: dict[int, socket.socket] = {}
+        self._receivers: dict[int, socket.socket] = {}
+        self._closing = False
         self.refused: str | None = None
         try:
-            self._sender = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
-            self._receiver = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
+            self._open(4, socket.AF_INET, socket.IPPROTO_ICMP, (_SOL_RAW, _ICMP_FILTER, _TIME_EXCEEDED_V4))
         except PermissionError:
             self.refused = "paths cannot be probed: root or CAP_NET_RAW is needed; else name a --topology file"
             return
-        self._receiver.setblocking(False)
+        with suppress(OSError):
+            only = (socket.IPPROTO_ICMPV6, _ICMP_FILTER, _TIME_EXCEEDED_V6)
+            self._open(6, socket.AF_INET6, socket.IPPROTO_ICMPV6, only)
+        self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._thread = threading.Thread(target=self._run, name="leveller-probe", daemon=True)
         self._thread.start()
 
     def path_of(self, flow: FiveTuple) -> tuple[str, ...]:
-        """Returns the path, or nothing as long as it is not known."""
-        if self.refused is not None or flow.protocol != "tcp" or ":" in flow.source:
+        """Returns the path (as `search.links` names it), or nothing as long as it is not known."""
+        if self.refused is not None:
             return ()
-        now = time.monotonic()
         with self._lock:
-            known = self._known.setdefault(flow, _Known())
-            known.asked = now
-            if now - known.probed > self._again:
-                known.probed = now
-                try:
-                    self._waiting.put_nowait(flow)
-                except queue.Full:
-                    known.probed = -1e9  # later
-            return known.path
+            if self._search.want(flow, time.monotonic()):
+                self._wake()
+            return self._search.path_of(flow)
+
+    def again(self, flow: FiveTuple) -> None:
+        """Probes anew, now: to be called where a connection moved or stalls. The old path stays until the new is."""
+        if self.refused is None:
+            with self._lock:
+                self._search.again(flow, time.monotonic())
+                self._wake()
+
+    def find(self, flow: FiveTuple, timeout: float = 10.0) -> tuple[str, ...]:
+        """Probes now, waits, and returns the path; nothing where it cannot be known. TimeoutError."""
+        self.path_of(flow)
+        with self._lock:
+            before = self._search.rounds_of(flow)
+        if before is None:
+            return ()
+        self.again(flow)
+        with self._lock:
+            if not self._lock.wait_for(lambda: self._closing or self._search.rounds_of(flow) != before, timeout):
+                raise TimeoutError(f"no path of {flow} within {timeout:g} s: other probes come first")
+            return self._search.path_of(flow)
 
     def close(self) -> None:
-        """Stops probing."""
-        if self.refused is None:
-            self._waiting.put(None)
-            self._thread.join()
-            self._sender.close()
-            self._receiver.close()
-            self.refused = "closed"
+        """Stops probing. May be called again."""
+        if self.refused is not None:
+            return
+        self.refused = "closed"
+        with self._lock:
+            self._closing = True
+            self._wake()
+            self._lock.notify_all()
+        self._thread.join()
+        for each in (*self._senders.values(), *self._receivers.values()):
+            each.close()
+        os.close(self._wake_reader)
+        os.close(self._wake_writer)
+
+    def _open(self, version: int, family: int, protocol: int, only: tuple[int, int, bytes]) -> None:
+        # What is sent here has a header of its own, and nothing is received; a TCP socket would get all of the host's.
+        sender = socket.socket(family, socket.SOCK_RAW | socket.SOCK_NONBLOCK, socket.IPPROTO_RAW)
+        try:
+            receiver = socket.socket(family, socket.SOCK_RAW | socket.SOCK_NONBLOCK, protocol)
+        except OSError:
+            sender.close()
+            raise
+        receiver.setsockopt(*only)
+        self._senders[version], self._receivers[version] = sender, receiver
+
+    def _wake(self) -> None:
+        with suppress(BlockingIOError):
+            os.write(self._wake_writer, b"\0")
 
     def _run(self) -> None:
+        watched: list[socket.socket | int] = [*self._receivers.values(), self._wake_reader]
         while True:
-            flows = [self._waiting.get()]
-            while len(flows) < _AT_ONCE and not self._waiting.empty():
-                flows.append(self._waiting.get())
-            if None in flows:
-                return
-            found = self._probe([flow for flow in flows if flow is not None])
-            now = time.monotonic()
             with self._lock:
-                for flow, path in found.items():
-                    if flow in self._known:
-                        self._known[flow].path = path
-                for flow in [each for each, known in self._known.items() if now - known.asked > self._keep]:
-                    del self._known[flow]
+                if self._closing:
+                    return
+                due = self._search.due(time.monotonic())
+                wait = self._search.wait(time.monotonic())
+                self._lock.notify_all()
+            for probe in due:
+                # A route or an address that is gone, a full queue: the router counts as silent.
+                with suppress(OSError):
+                    self._send(probe.flow, build(probe.flow, probe.hops, probe.nonce))
+            ready, _, _ = select.select(watched, [], [], wait)
+            if self._wake_reader in ready:
+                os.read(self._wake_reader, 1 << 12)
+            for version, receiver in self._receivers.items():
+                if receiver in ready:
+                    self._receive(version, receiver)
 
-    def _probe(self, flows: list[FiveTuple]) -> dict[FiveTuple, tuple[str, ...]]:
-        trials = {flow: _Trial(flow) for flow in flows}
-        self._drain({})
-        for trial in trials.values():
-            for hops in range(1, _MOST_HOPS + 1):
-                sequence = self._random.getrandbits(32)
-                trial.hops[sequence] = hops
-                try:
-                    self._sender.sendto(tcp_probe(trial.flow, hops, sequence), (trial.flow.destination, 0))
-                except OSError:
-                    break  # no route: the path is not known
-        deadline = time.monotonic() + _ANSWER_SECONDS
-        while (left := deadline - time.monotonic()) > 0:
-            if select.select([self._receiver], [], [], left)[0]:
-                self._drain(trials)
-        return {flow: path_from(flow, trial.routers) for flow, trial in trials.items()}
+    def _send(self, flow: FiveTuple, packet: bytes) -> None:
+        source = ipaddress.ip_address(flow.source)
+        if (sender := self._senders.get(source.version)) is None:
+            return
+        # Hosts with several NICs route by source address.
+        if source.version == 4:
+            about = (socket.IPPROTO_IP, _IP_PKTINFO, struct.pack("=I4s4s", 0, source.packed, bytes(4)))
+        else:
+            about = (socket.IPPROTO_IPV6, socket.IPV6_PKTINFO, source.packed + struct.pack("=I", 0))
+        sender.sendmsg([packet], [about], 0, (flow.destination, 0))
 
-    def _drain(self, trials: dict[FiveTuple, _Trial]) -> None:
-        """Takes answers; what answers no probe of ours, number for number, is somebody else's, or forged."""
-        while True:
-            try:
-                packet, _ = self._receiver.recvfrom(2048)
-            except BlockingIOError:
-                return
-            complaint = parse_complaint(packet)
-            if complaint is None or (trial := trials.get(complaint.flow)) is None:
-                continue
-            if (hops := trial.hops.get(complaint.sequence)) is not None:
-                trial.routers[hops] = complaint.router
+    def _receive(self, version: int, receiver: socket.socket) -> None:
+        with suppress(OSError):  # nothing (more) there
+            for _ in range(_MOST_AT_ONCE):
+                data, sender = receiver.recvfrom(_MOST_BYTES)
+                answer = read_answer_v4(data) if version == 4 else read_answer_v6(data, sender[0])
+                if answer is not None:
+                    with self._lock:
+                        self._search.took(answer, time.monotonic())

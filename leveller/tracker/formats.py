@@ -9,6 +9,7 @@ from dataclasses import dataclass
 __all__ = ["FORMATS", "Format", "Position", "user_format"]
 
 _LONGEST_PATTERN = 500
+_MOST_DIGITS = 15
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,10 @@ class Format:
     find: Callable[[str], Position | None]
 
 
-def _number(text: str) -> int:
-    return int(text.replace(",", "").replace("_", ""))
+def _number(text: str | None) -> int | None:
+    """A count; None for what is none, as a pattern of the user's may find anything."""
+    digits = (text or "").replace(",", "").replace("_", "")
+    return int(digits) if digits.isdecimal() and len(digits) <= _MOST_DIGITS else None
 
 
 def _by(name: str, pattern: str) -> Format:
@@ -41,8 +44,8 @@ def _by(name: str, pattern: str) -> Format:
         if found is None:
             return None
         groups = found.groupdict()
-        total, epoch = groups.get("total"), groups.get("epoch")
-        return Position(_number(groups["step"]), _number(total) if total else None, int(epoch) if epoch else None)
+        step = _number(groups["step"])
+        return None if step is None else Position(step, _number(groups.get("total")), _number(groups.get("epoch")))
 
     return Format(name, find)
 
