@@ -164,7 +164,9 @@ class Cluster:
         )
 
     def _start(self, host: int, arguments: Sequence[str]) -> HostProcess:
-        output = os.open(self.folder / f"leveller-{arguments[0]}-{host}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        output = os.open(
+            self.folder / f"leveller-{arguments[0]}-{host}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600
+        )
         command = [sys.executable, "-m", "leveller", *arguments, "--secret", str(self._secret)]
         environment = {**os.environ, "PYTHONPATH": str(_ROOT)}
         try:

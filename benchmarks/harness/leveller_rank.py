@@ -41,7 +41,7 @@ def main() -> None:
         inputs = torch.randn(_BATCH, _WIDTH)
         optimiser.zero_grad()
         loss = nn.functional.mse_loss(model(inputs), teacher(inputs).detach())
-        loss.backward()
+        torch.autograd.backward(loss)
         gradients[:used] = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])  # type: ignore[union-attr]
         time.sleep(max(0.0, begin + float(compute) - time.monotonic()))
         dist.all_reduce(gradients)
