@@ -1,8 +1,8 @@
 """Training jobs that share one bottleneck of a virtual cluster: how far each comes under LEVELLER, fair share and Crux.
 
-Two leaves and a spine, strict priority at every port, one trunk of 100 Mbit/s; each job has a rank at either leaf, takes
-real steps of a real model and sums real gradients, on Theseus or, unchanged, on gloo. A sleep stands for the rest of the
-time that a GPU would compute. LEVELLER's controller and agents run as an operator would start them: they find the jobs
+Two leaves and a spine, strict priority at every port, one trunk of 100 Mbit/s; each job has a rank at either leaf,
+takes real steps of a real model and sums real gradients, on Theseus or, unchanged, on gloo. A sleep stands for the rest
+of the time that a GPU would compute. LEVELLER's controller and agents run as an operator would start them: they find the jobs
 by LEVELLER_JOB, read iterations from their logs, probe the paths of their connections, and mark them by nftables. Fair
 share and Crux are policies of the same controller. CASSINI is simulated only.
 
@@ -39,7 +39,7 @@ UNIT = 0.4  # seconds
 # Compute and communication of each job, in units.
 SETTINGS = {
     2: [(1, 1), (1, 2)],
-    3: [(3, 2), (2, 1), (3, 1)],
+    3: [(2, 2), (2, 1), (3, 1)],
     4: [(3, 2), (3, 1), (2, 1), (4, 1)],
 }
 SCHEMES = {"fair": "fair share", "crux": "Crux", "lowest-rate-first": "LEVELLER"}

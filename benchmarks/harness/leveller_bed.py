@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
@@ -86,7 +87,7 @@ class BedJob:
             time.sleep(0.05)
         self.pause()
         ends = self.ends()[before + 1 : before + iterations + 2]
-        self.ideal = median(later - earlier for earlier, later in zip(ends, ends[1:], strict=False))
+        self.ideal = median(later - earlier for earlier, later in pairwise(ends))
 
     def rate(self, begin: float, end: float) -> float:
         """R between two moments: from the first iteration that ends there to the last, so that no part is lost."""

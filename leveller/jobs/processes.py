@@ -50,7 +50,7 @@ class Rule:
 
 
 class JobProcesses:
-    """Looks through /proc for processes of this network namespace. Whose one is, once found, holds as long as it lives."""
+    """Looks through /proc for processes of this network namespace. Whose one is, once found, stays."""
 
     def __init__(self, rules: Sequence[Rule] = (), proc: Path = Path("/proc")) -> None:
         self._rules = rules
