@@ -82,7 +82,7 @@ class ControllerServer:
             channel.close()  # the reader finds the end
             self._awaited.discard(host)
 
-        async def _serve(self, channel: Channel) -> None:
+    async def _serve(self, channel: Channel) -> None:
         serving = asyncio.ensure_future(self._serve_one(channel))
         self._serving.add(serving)
         try:
