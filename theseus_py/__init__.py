@@ -74,6 +74,7 @@ __all__ = [
     "empty",
     "group",
     "init_all",
+    "step",
 ]
 
 
