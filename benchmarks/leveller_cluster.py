@@ -2,9 +2,9 @@
 
 Two leaves and a spine, strict priority at every port, one trunk of 100 Mbit/s; each job has a rank at either leaf,
 takes real steps of a real model and sums real gradients, on Theseus or, unchanged, on gloo. A sleep stands for the rest
-of the time that a GPU would compute. LEVELLER's controller and agents run as an operator would start them: they find the
-jobs by LEVELLER_JOB, read iterations from their logs, probe the paths of their connections, and mark them by nftables. Fair
-share and Crux are policies of the same controller. CASSINI is simulated only.
+of the time that a GPU would compute. LEVELLER's controller and agents run as an operator would start them: they find
+the jobs by LEVELLER_JOB, read iterations from their logs, probe the paths of their connections, and mark them by
+nftables. Fair share and Crux are policies of the same controller. CASSINI is simulated only.
 
 R is measured over a window after a while for settling; what a job would do alone is measured in the same run. Beside it
 stands what the fluid model says of these very jobs, from their measured times, and the best that it allows.
@@ -44,7 +44,7 @@ SETTINGS = {
 }
 SCHEMES = {"fair": "fair share", "crux": "Crux", "lowest-rate-first": "LEVELLER"}
 OURS = "lowest-rate-first"
-PERIOD = 0.8  # tau, seconds
+PERIOD = 4.0  # tau, seconds
 WORTH, ELSEWHERE, NEAR, MEAN = 1.05, 0.98, 0.95, 0.90
 
 

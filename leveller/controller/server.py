@@ -34,6 +34,7 @@ class ControllerServer:
         self._answered = asyncio.Event()
         self._hurry = asyncio.Event()
         self.round_seconds = 0.0
+        self._serving: set[asyncio.Future[None]] = set()
 
     async def listen(self, host: str | None, port: int) -> int:
         """Opens the door, and returns the port. OSError: it is taken."""
@@ -70,6 +71,9 @@ class ControllerServer:
             self._server.close()
         for channel in self._channels.values():
             channel.close()
+        for task in self._serving:
+            task.cancel()
+        await asyncio.gather(*self._serving, return_exceptions=True)
 
     def _send(self, host: str, channel: Channel, message: Message) -> None:
         try:
@@ -79,6 +83,16 @@ class ControllerServer:
             self._awaited.discard(host)
 
     async def _serve(self, channel: Channel) -> None:
+        serving = asyncio.ensure_future(self._serve_one(channel))
+        self._serving.add(serving)
+        try:
+            await serving
+        except asyncio.CancelledError:
+            serving.cancel()  # the controller closes
+        finally:
+            self._serving.discard(serving)
+
+    async def _serve_one(self, channel: Channel) -> None:
         hello = await channel.receive()
         if not isinstance(hello, Hello) or hello.version != VERSION:
             raise Refused("it does not say hello")
