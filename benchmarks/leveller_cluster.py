@@ -44,7 +44,7 @@ SETTINGS = {
 }
 SCHEMES = {"fair": "fair share", "crux": "Crux", "lowest-rate-first": "LEVELLER"}
 OURS = "lowest-rate-first"
-PERIOD = 0.8  # tau, seconds
+PERIOD = 4.0  # tau, seconds
 WORTH, ELSEWHERE, NEAR, MEAN = 1.05, 0.98, 0.95, 0.90
 
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from theseus_py.dtypes import DataType as DataType
     from theseus_py.dtypes import RedOp as RedOp
     from theseus_py.errors import TheseusError as TheseusError
+    from theseus_py.progress import step as step
 
 __version__ = "0.1.0"
 
@@ -55,6 +56,7 @@ _WHERE = {
     "empty": "buffers",
     "group": "communicator",
     "init_all": "communicator",
+    "step": "progress",
 }
 _SUBMODULES = ("buffers", "communicator", "device", "dtypes", "errors", "launch")
 
@@ -72,6 +74,7 @@ __all__ = [
     "empty",
     "group",
     "init_all",
+    "step",
 ]
 
 

@@ -20,6 +20,7 @@ from leveller.core.model import FiveTuple
 from leveller.enforce.effective import Effective, Enforcer
 from leveller.jobs.processes import JobProcesses, Process
 from leveller.jobs.sockets import connections, connections_of
+from leveller.jobs.theseus import TheseusJobs
 from leveller.probe.topology import Paths
 from leveller.tracker.source import Tracker
 from leveller.wire import VERSION, Ask, FlowReport, Hello, Levels, Marked, Refusal
@@ -67,9 +68,13 @@ class Agent:
         self._trackers: dict[str, tuple[Path, Tracker]] = {}
         self._channel: Channel | None = None
         self._retry = 0.1
+        self._said = TheseusJobs(self._step)
+        self._stepping: set[str] = set()
+        self._steps: dict[str, int] = {}
 
     async def run(self) -> None:
-        """All loops at once; where one fails, all end."""
+        """All loops at once; where one fails, all end. OSError: another agent runs in this network namespace."""
+        await self._said.listen()
         loops = [asyncio.ensure_future(each) for each in (self._look(), self._read(), self._talk())]
         try:
             await asyncio.gather(*loops)
@@ -81,6 +86,7 @@ class Agent:
     def close(self) -> None:
         """Takes away what was made."""
         self._enforcer.close()
+        self._said.close()
         for _, tracker in self._trackers.values():
             tracker.close()
         if self._channel is not None:
@@ -97,6 +103,9 @@ class Agent:
     def look(self) -> bool:
         """Looks for jobs, their flows and logs once. Returns whether flows came or went."""
         found = self._processes.scan()
+        for pid, job in self._said.processes.items():
+            if all(pid != each.pid for each in found.setdefault(job, [])):
+                found[job].append(Process(pid, 0))
         try:
             known = connections() if found else []
         except OSError as error:
@@ -128,11 +137,19 @@ class Agent:
             now = time.monotonic()
             for job, (_, tracker) in self._trackers.items():
                 for each in tracker.poll(now):
-                    self.jobs.iteration(job, each.step, each.time)
+                    if job not in self._stepping:
+                        self.jobs.iteration(job, each.step, each.time)
             if self._channel is None and self.jobs.alone(now):
                 _log.warning("no controller for %g s: marks are taken away", self._options.fallback)
                 self._enforce()
             await asyncio.sleep(_READ_SECONDS)
+
+    def _step(self, job: str, step: int, seconds: float) -> None:
+        """A process says itself how far it is, which is better than its log. The first rank that says a step counts."""
+        self._stepping.add(job)
+        if step > self._steps.get(job, 0):
+            self._steps[job] = step
+            self.jobs.iteration(job, step, seconds)
 
     async def _talk(self) -> None:
         while True:

@@ -8,11 +8,11 @@ from types import ModuleType
 
 import typer
 
-from leveller.cli import agent, controller, explain, status
+from leveller.cli import agent, controller, explain, simulate, status
 from leveller.cli.console import Failure, complain
 
 #: Modules of this folder with a function register(app).
-COMMANDS: tuple[ModuleType, ...] = (controller, agent, status, explain)
+COMMANDS: tuple[ModuleType, ...] = (controller, agent, status, explain, simulate)
 
 app = typer.Typer(
     name="leveller",

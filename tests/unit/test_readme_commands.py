@@ -22,7 +22,14 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # What cannot run inside the tests runs as what checks the most of it.
-REPLACED = {"make demo": "make -n -C {root} demo", "make test": "make -n -C {root} test"}
+REPLACED = {
+    "make demo": "make -n -C {root} demo",
+    "make test": "make -n -C {root} test",
+    "leveller controller --secret cluster.secret": "leveller controller --help",
+    "leveller agent --secret cluster.secret --controller head-node": "leveller agent --help",
+    "leveller status --secret cluster.secret --controller head-node": "leveller status --help",
+    "leveller explain llama --secret cluster.secret --controller head-node": "leveller explain --help",
+}
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -46,6 +53,7 @@ def shell(tmp_path: Path) -> dict[str, str]:
         "python": "",
         "theseus": "-c 'from theseus_py.cli import main; main()'",
         "resccl": "-c 'from resccl.cli import main; main()'",
+        "leveller": "-m leveller",
         "torchrun": "-m torch.distributed.run",
     }
     for name, call in calls.items():
