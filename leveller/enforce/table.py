@@ -102,7 +102,8 @@ def place_of(flow: FiveTuple) -> tuple[Family, bytes]:
     ValueError: it is no flow of TCP or UDP over IP.
     """
     source, destination = ipaddress.ip_address(flow.source), ipaddress.ip_address(flow.destination)
-    if flow.protocol not in PROTOCOLS or source.version != destination.version:
+    # The zone of an IPv6 address may be any text; packets do not have it.
+    if flow.protocol not in PROTOCOLS or source.version != destination.version or "%" in flow.source + flow.destination:
         raise ValueError(f"{flow} is no flow of TCP or UDP")
     for port in (flow.source_port, flow.destination_port):
         if not 0 < port < 65536:

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 from leveller.agent.config import read_config
 from leveller.core.model import FiveTuple
-from leveller.enforce.nft import element, ruleset
 from leveller.jobs.processes import JobProcesses, Rule
 from leveller.jobs.sockets import Connection, connections, connections_of, parse_dump, socket_inodes
 from leveller.probe import TopologyFile
@@ -236,38 +235,6 @@ class TestConnections:
                 parse_dump(each)
             except (ValueError, OSError):
                 continue
-
-
-class TestRules:
-    """Text for nftables."""
-
-    def test_the_table_is_ours_alone(self) -> None:
-        """It has an owner, and a chain for each mark and family."""
-        text = ruleset([8, 48])
-        assert "flags owner" in text
-        assert "chain ip_8 { ip dscp set 8; }" in text
-        assert "chain ip6_48 { ip6 dscp set 48; }" in text
-        assert text.count("vmap") == 4
-
-    def test_flows_have_their_place(self) -> None:
-        """By protocol and family."""
-        assert element(FiveTuple("tcp", "10.0.0.1", 1, "10.0.0.2", 2)) == ("tcp_ipv4", "10.0.0.1 . 1 . 10.0.0.2 . 2")
-        assert element(FiveTuple("udp", "fd00::1", 1, "fd00:0::2", 2)) == ("udp_ipv6", "fd00::1 . 1 . fd00::2 . 2")
-
-    @pytest.mark.parametrize(
-        "flow",
-        [
-            FiveTuple("tcp", "10.0.0.1; flush ruleset", 1, "10.0.0.2", 2),
-            FiveTuple("tcp", "10.0.0.1", 1, "fd00::1", 2),
-            FiveTuple("icmp", "10.0.0.1", 1, "10.0.0.2", 2),
-            FiveTuple("tcp", "10.0.0.1", 0, "10.0.0.2", 2),
-            FiveTuple("tcp", "10.0.0.1", 1, "10.0.0.2", 70000),
-        ],
-    )
-    def test_nothing_else_becomes_a_command(self, flow: FiveTuple) -> None:
-        """Addresses are addresses, ports are ports."""
-        with pytest.raises(ValueError, match=r".+"):
-            element(flow)
 
 
 class TestFiles:
