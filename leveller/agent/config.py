@@ -33,6 +33,7 @@ class JobEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     command: str | None = None
     cgroup: str | None = None
     pid: int | None = None
+    port: int | None = None
     weight: Positive = 1.0
     gpus: Annotated[int, msgspec.Meta(ge=1)] = 1
     compute: Seconds | None = None
@@ -53,9 +54,9 @@ class Config:
     def rules(self) -> list[Rule]:
         """Returns the rules for finding processes."""
         return [
-            Rule(each.name, each.command, each.cgroup, each.pid)
+            Rule(each.name, each.command, each.cgroup, each.pid, each.port)
             for each in self.jobs.values()
-            if each.command is not None or each.cgroup is not None or each.pid is not None
+            if (each.command, each.cgroup, each.pid, each.port) != (None,) * 4
         ]
 
     def facts(self) -> dict[str, JobFacts]:

@@ -1,9 +1,19 @@
 """Marks on packets of other people's sockets."""
 
 from leveller.enforce.effective import Effective, Enforcer, Refusing
+from leveller.enforce.iptables import IptablesEnforcer, IptablesError
 from leveller.enforce.nft import NftEnforcer, NftError
 
-__all__ = ["Effective", "Enforcer", "NftEnforcer", "NftError", "Refusing", "best_enforcer"]
+__all__ = [
+    "Effective",
+    "Enforcer",
+    "IptablesEnforcer",
+    "IptablesError",
+    "NftEnforcer",
+    "NftError",
+    "Refusing",
+    "best_enforcer",
+]
 
 
 def best_enforcer() -> Enforcer:
@@ -11,4 +21,8 @@ def best_enforcer() -> Enforcer:
     try:
         return NftEnforcer()
     except NftError as error:
-        return Refusing(str(error))
+        first = error
+    try:
+        return IptablesEnforcer()
+    except IptablesError as error:
+        return Refusing(f"{first.strerror}; by iptables: {error.strerror}")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from leveller.core.model import FiveTuple
+from leveller.enforce.table import place_of
 
-__all__ = ["Effective", "Enforcer", "Refusing"]
+__all__ = ["Effective", "Enforcer", "Refusing", "compared", "sorted_out"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,3 +44,28 @@ class Refusing:
 
     def close(self) -> None:
         """Nothing to take away."""
+
+
+def sorted_out(
+    marks: Mapping[FiveTuple, int], dscps: Collection[int]
+) -> tuple[dict[FiveTuple, int], dict[FiveTuple, Effective]]:
+    """Returns the marks that make sense, and why the others do not."""
+    wanted: dict[FiveTuple, int] = {}
+    refused: dict[FiveTuple, Effective] = {}
+    for flow, dscp in marks.items():
+        try:
+            place_of(flow)
+            if dscp not in dscps:
+                raise ValueError(f"{dscp} is none of the marks of this agent")
+            wanted[flow] = dscp
+        except ValueError as error:
+            refused[flow] = Effective(dscp, None, str(error))
+    return wanted, refused
+
+
+def compared(wanted: Mapping[FiveTuple, int], found: Mapping[FiveTuple, int]) -> dict[FiveTuple, Effective]:
+    """Returns what holds of what was asked for, given what was read back."""
+    return {
+        flow: Effective(dscp, found.get(flow), "" if found.get(flow) == dscp else "the rule is gone from the kernel")
+        for flow, dscp in wanted.items()
+    }

@@ -1,123 +1,131 @@
-"""DSCP marks by nftables: one verdict map of five-tuples, one chain a mark, in a table that is ours alone.
+"""DSCP marks by nftables, in a table that is ours alone: see table.py for what is in it.
 
-The table has the flag `owner`: nobody else can change it, and the kernel removes it with our socket, after kill -9
-too.
-Only the six bits of the DSCP are written, so ECN goes on working. Live connections are marked from the next packet on.
+The table has the flag "owner": nobody else can change it, and the kernel removes it with our socket, after kill -9 too.
+A kernel before 5.12 does not know that flag; there a guard removes the table: see guard.py.
+Live connections are marked from the next packet on. Those that leave this host or pass through it are: who wants both
+directions of a connection marked does so on the hosts of both its ends.
 """
 
 from __future__ import annotations
 
-import ipaddress
-import re
+import errno
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
 from leveller.core.model import FiveTuple
-from leveller.enforce.effective import Effective
-from leveller.enforce.nftables import Nftables, NftError
+from leveller.enforce import table
+from leveller.enforce.effective import Effective, compared, sorted_out
+from leveller.enforce.guard import Guard, GuardError
+from leveller.enforce.nfnetlink import Nfnetlink, NftError
 
-__all__ = ["NftEnforcer", "NftError", "element", "ruleset"]
+__all__ = ["NftEnforcer", "NftError", "remove_leftover"]
 
-TABLE = "leveller"
-_PROTOCOLS = ("tcp", "udp")
-
-
-def ruleset(dscps: Iterable[int]) -> str:
-    """Returns the commands that make the table, with a chain for each of `dscps` and address family."""
-    chains = "\n".join(
-        f"  chain ip_{dscp} {{ ip dscp set {dscp}; }}\n  chain ip6_{dscp} {{ ip6 dscp set {dscp}; }}" for dscp in dscps
-    )
-    maps = "\n".join(
-        f"  map {protocol}_{family} {{ type {family}_addr . inet_service . {family}_addr . inet_service : verdict; }}"
-        for protocol in _PROTOCOLS
-        for family in ("ipv4", "ipv6")
-    )
-    rules = "\n".join(
-        f"    {head} saddr . {protocol} sport . {head} daddr . {protocol} dport vmap @{protocol}_{family}"
-        for protocol in _PROTOCOLS
-        for head, family in (("ip", "ipv4"), ("ip6", "ipv6"))
-    )
-    return (
-        f"table inet {TABLE} {{\n  flags owner;\n{maps}\n{chains}\n"
-        f"  chain outgoing {{\n    type filter hook postrouting priority mangle; policy accept;\n{rules}\n  }}\n}}\n"
-    )
-
-
-def element(flow: FiveTuple) -> tuple[str, str]:
-    """Returns the map that a flow belongs into, and its key there. ValueError: it is no flow of TCP or UDP over IP."""
-    source, destination = ipaddress.ip_address(flow.source), ipaddress.ip_address(flow.destination)
-    if flow.protocol not in _PROTOCOLS or source.version != destination.version:
-        raise ValueError(f"{flow} is no flow of TCP or UDP")
-    for port in (flow.source_port, flow.destination_port):
-        if not 0 < port < 65536:
-            raise ValueError(f"{flow}: {port} is no port")
-    key = f"{source} . {flow.source_port} . {destination} . {flow.destination_port}"
-    return f"{flow.protocol}_ipv{source.version}", key
+#: What kernels say that do not know the flag "owner".
+_UNKNOWN_FLAG = (errno.EINVAL, errno.EOPNOTSUPP)
 
 
 class NftEnforcer:
-    """Marks flows by five-tuple. One a network namespace; NftError where there is one already, or none can be."""
+    """Marks flows by five-tuple. One a network namespace; NftError where there is one already, or none can be.
 
-    def __init__(self, dscps: Iterable[int] = range(64)) -> None:
-        self._nft = Nftables()
+    dscps: the marks there may be
+    owner: try the flag "owner" first
+    """
+
+    def __init__(self, dscps: Iterable[int] = range(64), owner: bool = True) -> None:
+        self._dscps = frozenset(dscps)
+        self._netlink = Nfnetlink()
+        self._guard: Guard | None = None
+        self._owner = owner
         self._marked: dict[FiveTuple, int] = {}
         try:
-            if re.search(rf"^table inet {TABLE}$", self._nft.run("list tables"), re.MULTILINE):
-                self._replace_leftover()
-            self._nft.run(ruleset(dscps))
-        except NftError as error:
-            self._nft.close()
-            raise NftError(f"flows of other libraries cannot be marked: {error}") from None
+            self._begin()
+        except (NftError, GuardError) as error:
+            self.close()
+            raise NftError(error.errno, f"flows of other libraries cannot be marked: {error.strerror}") from None
 
-    def _replace_leftover(self) -> None:
-        """A table without owner is what a kernel without that flag left of a crash; one with an owner is somebody's."""
-        try:
-            self._nft.run(f"delete table inet {TABLE}")
-        except NftError:
-            raise NftError("another agent marks flows in this network namespace; stop it first") from None
+    def _begin(self) -> None:
+        _remove(self._netlink)
+        if self._owner:
+            try:
+                self._netlink.change(table.make(self._dscps, True))
+                return
+            except NftError as error:
+                if error.errno not in _UNKNOWN_FLAG:
+                    raise
+                self._owner = False
+        self._guard = Guard("nft")
+        _remove(self._netlink)
+        self._netlink.change(table.make(self._dscps, False))
 
     def apply(self, marks: Mapping[FiveTuple, int]) -> Mapping[FiveTuple, Effective]:
-        """Makes `marks` (DSCP by flow) all that is marked, in one transaction. What cannot be is refused alone."""
-        wanted: dict[FiveTuple, int] = {}
-        found: dict[FiveTuple, Effective] = {}
-        for flow, dscp in marks.items():
-            try:
-                element(flow)
-                wanted[flow] = dscp
-            except ValueError as error:
-                found[flow] = Effective(dscp, None, str(error))
+        """Makes `marks` (DSCP by flow) all that is marked, in one transaction. What cannot be is refused alone.
+
+        What is said to hold was read back from the kernel.
+        """
+        wanted, found = sorted_out(marks, self._dscps)
         try:
-            self._change(wanted)
+            marked = self._marked_as(wanted)
         except NftError as error:
-            return {flow: Effective(dscp, self._marked.get(flow), str(error)) for flow, dscp in marks.items()}
-        return {**found, **{flow: Effective(dscp, dscp) for flow, dscp in wanted.items()}}
+            return {flow: Effective(dscp, None, str(error.strerror)) for flow, dscp in marks.items()}
+        return {**found, **compared(wanted, marked)}
+
+    def _marked_as(self, wanted: dict[FiveTuple, int]) -> dict[FiveTuple, int]:
+        """Changes what differs; where the kernel then does not have what it should, all is made anew."""
+        with suppress(NftError):
+            self._change(wanted)
+            if (marked := self.marked(wanted)) == wanted:
+                return marked
+        self._marked = {}
+        there = [table.remove()] if self._netlink.get(table.ask()) is not None else []
+        self._netlink.change([*there, *table.make(self._dscps, self._owner), *table.add(wanted)])
+        self._marked = wanted
+        return self.marked(wanted)
 
     def _change(self, wanted: dict[FiveTuple, int]) -> None:
         removed = [flow for flow, dscp in self._marked.items() if wanted.get(flow) != dscp]
-        added = [flow for flow, dscp in wanted.items() if self._marked.get(flow) != dscp]
-        commands = [*_elements("delete", removed, None), *_elements("add", added, wanted)]
-        if commands:
-            self._nft.run("\n".join(commands))
+        added = {flow: dscp for flow, dscp in wanted.items() if self._marked.get(flow) != dscp}
+        if messages := [*table.delete(removed), *table.add(added)]:
+            self._netlink.change(messages)
         self._marked = wanted
 
-    def marked(self) -> dict[tuple[str, str], int]:
-        """Returns what the kernel has: (map, key) to DSCP. For tests and the doubtful; `apply` does not need it."""
-        found = {}
-        for name in (f"{protocol}_ipv{version}" for protocol in _PROTOCOLS for version in (4, 6)):
-            listed = self._nft.run(f"list map inet {TABLE} {name}")
-            for key, dscp in re.findall(r"([\w.:]+ \. \w+ \. [\w.:]+ \. \w+) : jump ip6?_(\d+)", listed):
-                found[name, key] = int(dscp)
-        return found
+    def marked(self, flows: Iterable[FiveTuple]) -> dict[FiveTuple, int]:
+        """Returns the marks that the kernel has for flows. NftError: it does not tell."""
+        found: dict[bytes, int] = {}
+        for family in table.FAMILIES:
+            for message in self._netlink.dump(table.listing(family)):
+                found.update(table.marks_in(message))
+        keys = ((flow, table.place_of(flow)[1]) for flow in flows)
+        return {flow: found[key] for flow, key in keys if key in found}
 
     def close(self) -> None:
         """Takes the table away."""
-        self._nft.close()
         self._marked = {}
+        if self._guard is not None:
+            with suppress(NftError):
+                _remove(self._netlink)
+            self._guard.close()
+            self._guard = None
+        self._netlink.close()
 
 
-def _elements(command: str, flows: Iterable[FiveTuple], wanted: Mapping[FiveTuple, int] | None) -> list[str]:
-    by_map: dict[str, list[str]] = {}
-    for flow in flows:
-        name, key = element(flow)
-        chain = "ip6" if name.endswith("6") else "ip"
-        by_map.setdefault(name, []).append(key if wanted is None else f"{key} : jump {chain}_{wanted[flow]}")
-    return [f"{command} element inet {TABLE} {name} {{ {', '.join(keys)} }}" for name, keys in by_map.items()]
+def remove_leftover() -> None:
+    """Removes the table of an agent that has ended. NftError: it is that of one that lives."""
+    netlink = Nfnetlink()
+    try:
+        _remove(netlink)
+    finally:
+        netlink.close()
+
+
+def _remove(netlink: Nfnetlink) -> None:
+    """A table without owner is what an agent left that has ended; one with an owner is a living one's."""
+    if netlink.get(table.ask()) is None:
+        return
+    try:
+        netlink.change([table.remove()])
+    except NftError as error:
+        if error.errno == errno.ENOENT:
+            return
+        if error.errno == errno.EPERM:
+            raise NftError(errno.EBUSY, "another agent marks flows in this network namespace; stop it first") from None
+        raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes.util
 import json
 import os
 import signal
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cluster.marking import lacking
 
 from theseus_py.testbed import Testbed
 from theseus_py.testbed.bed import HostProcess
@@ -22,9 +22,12 @@ from theseus_py.testbed.bed import HostProcess
 ROOT = Path(__file__).resolve().parents[2]
 SECRET = "a secret of the cluster"
 
-pytestmark = pytest.mark.skipif(
-    ctypes.util.find_library("nftables") is None, reason="libnftables is not installed (package nftables)"
-)
+
+@pytest.fixture(autouse=True, scope="module")
+def _can_mark() -> None:
+    if (reason := lacking("nft")) is not None:
+        pytest.skip(reason)
+
 
 # A job of one process that talks to another host and logs iterations; the other end says which TOS it sees.
 _SENDER = """
@@ -193,17 +196,18 @@ class TestController:
 def test_an_agent_leaves_nothing(bed: Testbed, tmp_path: Path) -> None:
     """SIGTERM takes its table away."""
     agent = Output(bed, 0, leveller("agent", "--controller", "127.0.0.1:1"), tmp_path)
-    check = code("from leveller.enforce.nftables import Nftables; print(Nftables().run('list tables'))")
+    asked = "print(Nfnetlink().get(ask()) is not None)"
+    check = code(f"from leveller.enforce.nfnetlink import Nfnetlink; from leveller.enforce.table import ask; {asked}")
 
-    def tables() -> str:
-        listed = Output(bed, 0, check, tmp_path)
-        assert listed.process.wait(20) == 0
-        return listed.file.read_text()
+    def there_is_a_table() -> bool:
+        asked = Output(bed, 0, check, tmp_path)
+        assert asked.process.wait(20) == 0, asked.lines()
+        return asked.lines() == ["True"]
 
-    until(lambda: "table inet leveller" in tables(), "there is no table")
+    until(there_is_a_table, "there is no table")
     agent.process.send_signal(signal.SIGTERM)
     assert agent.process.wait(10) == 0, agent.lines()
-    assert "leveller" not in tables()
+    assert not there_is_a_table()
 
 
 def test_commands_say_what_is_wrong(tmp_path: Path) -> None:

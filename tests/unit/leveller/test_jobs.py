@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import struct
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,10 +18,55 @@ from hypothesis import strategies as st
 
 from leveller.agent.config import read_config
 from leveller.core.model import FiveTuple
-from leveller.enforce.nft import element, ruleset
 from leveller.jobs.processes import JobProcesses, Rule
-from leveller.jobs.sockets import connections, connections_of, parse_dump, socket_inodes
+from leveller.jobs.sockets import Connection, connections, connections_of, parse_dump, socket_inodes
 from leveller.probe import TopologyFile
+
+
+class Program(subprocess.Popen[str]):
+    """A child of this process, and the first line that it said."""
+
+    first: str | None = None
+
+
+@contextmanager
+def program(code: str, **environment: str) -> Iterator[Program]:
+    """Runs a program, from its first line on."""
+    everything = {**os.environ, **environment}
+    command = [sys.executable, "-c", code]
+    with Program(command, env=everything, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.first = process.stdout.readline()
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def answered(process: Program, line: str) -> str:
+    """Says a line to a program, and returns what it says then."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(line + "\n")
+    process.stdin.flush()
+    return process.stdout.readline()
+
+
+def pids(finder: JobProcesses, job: str) -> set[int]:
+    return {each.pid for each in finder.scan().get(job, [])}
+
+
+def proc_of(folder: Path, started: dict[int, int]) -> Path:
+    """A /proc of these processes, with when they started."""
+    for pid, ticks in started.items():
+        (folder / str(pid) / "ns").mkdir(parents=True, exist_ok=True)
+        (folder / str(pid) / "stat").write_text(f"{pid} (a ) b) S 0 {'0 ' * 17}{ticks} {'0 ' * 30}\n")
+        if not (folder / str(pid) / "ns/net").is_symlink():
+            (folder / str(pid) / "ns/net").symlink_to("net:[1]")
+    (folder / "self/ns").mkdir(parents=True, exist_ok=True)
+    if not (folder / "self/ns/net").is_symlink():
+        (folder / "self/ns/net").symlink_to("net:[1]")
+    return folder
 
 
 class TestProcesses:
@@ -54,11 +102,80 @@ class TestProcesses:
             assert "gpt" not in JobProcesses([Rule("gpt", pid=process.pid, command="other")]).scan()
             process.communicate(b"\n")
 
-    @pytest.mark.parametrize("rule", [{}, {"command": "("}])
+    def test_what_it_executes_decides(self) -> None:
+        """A process is found while it still is a copy of its parent; then it executes a program of another job."""
+        code = "import os, sys; print(1, flush=True); input(); os.execve(sys.executable, [sys.executable, '-c', "
+        code += "'print(2, flush=True); input()'], {**os.environ, 'LEVELLER_JOB': 'gpt'})"
+        with program(code, LEVELLER_JOB="llama") as process:
+            finder = JobProcesses()
+            assert process.pid in pids(finder, "llama")
+            answered(process, "go")
+            assert process.pid in pids(finder, "gpt")
+            assert process.pid not in pids(finder, "llama")
+
+    def test_orphans_stay_with_their_job(self) -> None:
+        """Whose parent, a launcher that a rule found, has ended."""
+        code = "import os, sys, time\nif os.fork():\n  print(1, flush=True); input()\nelse:\n  time.sleep(60)"
+        with program(code) as parent:
+            finder = JobProcesses([Rule("bert", pid=parent.pid)])
+            (child,) = pids(finder, "bert") - {parent.pid}
+            parent.kill()
+            parent.wait()
+            try:
+                assert pids(finder, "bert") == {child}
+            finally:
+                os.kill(child, signal.SIGKILL)
+
+    def test_a_number_is_no_later_process(self, tmp_path: Path) -> None:
+        """A rule that names one means the process that had it first."""
+        finder = JobProcesses([Rule("a", pid=7)], proc_of(tmp_path, {7: 100}))
+        assert pids(finder, "a") == {7}
+        proc_of(tmp_path, {7: 200})
+        assert pids(finder, "a") == set()
+
+    def test_a_cgroup_is_all_of_its_name(self, tmp_path: Path) -> None:
+        """And what is below it."""
+        folder = proc_of(tmp_path, {1: 1, 2: 2, 3: 3})
+        for pid, path in ((1, "/jobs/a"), (2, "/jobs/a/worker"), (3, "/jobs/ab")):
+            (folder / str(pid) / "cgroup").write_text(f"0::{path}\n")
+        assert pids(JobProcesses([Rule("a", cgroup="jobs/a")], folder), "a") == {1, 2}
+
+    def test_a_port_finds_who_uses_it(self) -> None:
+        """Who listens there, and who is connected to it, as soon as it is."""
+        code = "import socket, sys; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); "
+        with program(code + "input()") as server, program("print(1, flush=True); input()") as other:
+            assert server.first is not None
+            finder = JobProcesses([Rule("a", port=int(server.first))])
+            assert pids(finder, "a") == {server.pid}
+            with socket.create_connection(("127.0.0.1", int(server.first))):
+                assert pids(finder, "a") >= {server.pid, os.getpid()}
+                assert other.pid not in pids(finder, "b")
+
+    def test_another_network_namespace_is_named(self, tmp_path: Path) -> None:
+        """Its processes are another agent's; who wonders where a job is can be told."""
+        folder = proc_of(tmp_path, {1: 1, 2: 2})
+        (folder / "2/ns/net").unlink()
+        (folder / "2/ns/net").symlink_to("net:[2]")
+        for pid in ("1", "2"):
+            (folder / pid / "environ").write_bytes(b"A=1\0LEVELLER_JOB=a\0")
+        finder = JobProcesses((), folder)
+        for _ in range(2):
+            assert pids(finder, "a") == {1}
+            assert [each.pid for each in finder.elsewhere["a"]] == [2]
+
+    @pytest.mark.parametrize("rule", [{}, {"command": "("}, {"port": 0}])
     def test_a_rule_has_to_say_something(self, rule: dict[str, str]) -> None:
         """That can be matched."""
         with pytest.raises(ValueError, match="job a: "):
             Rule("a", **rule)  # type: ignore[arg-type]
+
+
+def diag(family: int, source: str, destination: str, inode: int, state: int = 1) -> bytes:
+    """An inet_diag_msg, and a tcp_info of 1000 bytes acknowledged."""
+    ends = b"".join(socket.inet_pton(family, each).ljust(16, b"\0") for each in (source, destination))
+    head = struct.pack("=BBBB", family, state, 0, 0) + struct.pack("!HH", 5000, 5001) + ends
+    info = bytes(120) + struct.pack("=Q", 1000)
+    return head + struct.pack("=IQIIIII", 0, 0, 0, 0, 0, 0, inode) + struct.pack("=HH", 4 + len(info), 2) + info
 
 
 class TestConnections:
@@ -79,6 +196,36 @@ class TestConnections:
                 assert found[flow].sent >= 1000
                 assert not any(each.flow == flow for each in connections_of([os.getpid()]))
 
+    def test_inside_a_host_is_no_flow(self) -> None:
+        """Between two addresses of this host too: then both ends are listed."""
+        inside = FiveTuple("tcp", "10.0.0.1", 1, "10.0.1.1", 2)
+        outside = FiveTuple("tcp", "10.0.0.1", 1, "10.0.1.2", 2)
+        with socket.socket() as mine:
+            inode = os.fstat(mine.fileno()).st_ino
+            known = [Connection(inside, inode, 0), Connection(inside.reverse, 0, 0), Connection(outside, inode, 0)]
+            assert [each.flow for each in connections_of([os.getpid()], known)] == [outside]
+
+    def test_a_dump_of_the_kernel(self) -> None:
+        """IPv4, IPv6, IPv4 over an IPv6 socket; a length that lies and what is cut short are refused."""
+        bodies = [
+            diag(socket.AF_INET, "10.0.0.1", "10.0.0.2", 7),
+            diag(socket.AF_INET6, "fd00::1", "fd00::2", 8),
+            diag(socket.AF_INET6, "::ffff:10.0.0.1", "::ffff:10.0.0.2", 9),
+            diag(socket.AF_INET, "10.0.0.1", "10.0.0.3", 10, state=6),
+        ]
+        data = b"".join(struct.pack("=IHHII", 16 + len(body), 20, 2, 1, 0) + body for body in bodies)
+        found, last = parse_dump(data)
+        assert [(each.flow.source, each.flow.destination, each.inode, each.sent) for each in found] == [
+            ("10.0.0.1", "10.0.0.2", 7, 1000),
+            ("fd00::1", "fd00::2", 8, 1000),
+            ("10.0.0.1", "10.0.0.2", 9, 1000),
+        ]
+        assert not last
+        for end in range(17, len(data)):
+            if end % (16 + len(bodies[0])) >= 16:
+                with pytest.raises(ValueError, match="shorter"):
+                    parse_dump(data[:end])
+
     @given(st.binary(max_size=300), st.integers(0, 3))
     def test_what_is_no_answer_is_refused(self, data: bytes, kind: int) -> None:
         """Or says nothing: whatever it holds, nothing is read beyond it."""
@@ -88,38 +235,6 @@ class TestConnections:
                 parse_dump(each)
             except (ValueError, OSError):
                 continue
-
-
-class TestRules:
-    """Text for nftables."""
-
-    def test_the_table_is_ours_alone(self) -> None:
-        """It has an owner, and a chain for each mark and family."""
-        text = ruleset([8, 48])
-        assert "flags owner" in text
-        assert "chain ip_8 { ip dscp set 8; }" in text
-        assert "chain ip6_48 { ip6 dscp set 48; }" in text
-        assert text.count("vmap") == 4
-
-    def test_flows_have_their_place(self) -> None:
-        """By protocol and family."""
-        assert element(FiveTuple("tcp", "10.0.0.1", 1, "10.0.0.2", 2)) == ("tcp_ipv4", "10.0.0.1 . 1 . 10.0.0.2 . 2")
-        assert element(FiveTuple("udp", "fd00::1", 1, "fd00:0::2", 2)) == ("udp_ipv6", "fd00::1 . 1 . fd00::2 . 2")
-
-    @pytest.mark.parametrize(
-        "flow",
-        [
-            FiveTuple("tcp", "10.0.0.1; flush ruleset", 1, "10.0.0.2", 2),
-            FiveTuple("tcp", "10.0.0.1", 1, "fd00::1", 2),
-            FiveTuple("icmp", "10.0.0.1", 1, "10.0.0.2", 2),
-            FiveTuple("tcp", "10.0.0.1", 0, "10.0.0.2", 2),
-            FiveTuple("tcp", "10.0.0.1", 1, "10.0.0.2", 70000),
-        ],
-    )
-    def test_nothing_else_becomes_a_command(self, flow: FiveTuple) -> None:
-        """Addresses are addresses, ports are ports."""
-        with pytest.raises(ValueError, match=r".+"):
-            element(flow)
 
 
 class TestFiles:
