@@ -67,16 +67,15 @@ build: $(VENV)/.tools  ## build the libraries and the Python extensions into the
 	@mkdir -p $(BUILD)
 	@THESEUS_JOBS=$(JOBS) $(BIN)/python setup.py --quiet build_ext --inplace >$(BUILD)/build.log 2>&1 || { cat $(BUILD)/build.log; exit 1; }
 
-# What comes from the system: GoogleTest, and nftables for LEVELLER's marks. Where one cannot be installed, what needs it is
-# left out, and named.
+# GoogleTest comes from the system; where it cannot be installed, what is left out is named.
 gtest:
-	@mkdir -p $(BUILD); missing=""; \
-	[ -e /usr/include/gtest/gtest.h ] || missing="$$missing libgtest-dev"; \
-	$(PYTHON) -c 'import ctypes; ctypes.CDLL("libnftables.so.1")' 2>/dev/null || missing="$$missing libnftables1"; \
-	if [ -n "$$missing" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	  echo "installing$$missing, for the tests"; \
-	  { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $$missing; } \
-	    >$(BUILD)/apt.log 2>&1 || { tail -3 $(BUILD)/apt.log; echo "$$missing could not be installed"; }; \
+	@mkdir -p $(BUILD)
+	@if [ ! -e /usr/include/gtest/gtest.h ]; then \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "installing libgtest-dev, for the C++ tests"; \
+	    { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends libgtest-dev; } \
+	      >$(BUILD)/apt.log 2>&1 || { tail -3 $(BUILD)/apt.log; echo "libgtest-dev could not be installed"; }; \
+	  fi; \
 	fi
 
 tests-build: build gtest

@@ -8,8 +8,8 @@ nftables. Fair share and Crux are policies of the same controller. CASSINI is si
 
 R is measured over a window after a while for settling; what a job would do alone is measured in the same run. Beside it
 stands what the fluid model says of these very jobs, from their measured times, and the best that it allows. Jobs whose
-times fit each other exactly gain most, and real ones never quite do: R by the model with all times up to 3 % off is told,
-too.
+times fit each other exactly gain most, and real ones never quite do: R by the model with all times up to 3 % off is
+told, too.
 """
 
 from __future__ import annotations

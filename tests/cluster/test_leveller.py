@@ -158,11 +158,16 @@ class TestController:
         with running(bed, tmp_path) as (address, (slow, fast)):
             arguments = ["controller", "--levels", "2", "--period", "0.2", "--ask-every", "0.1", "--no-profile"]
             controller = Output(bed, 0, leveller(*arguments), tmp_path)
+            until(controller.lines, "the controller does not start")
+
+            def behind() -> bool:
+                found = status(bed, tmp_path, address)
+                rates = {job["job"]: job["rate"] for job in found["jobs"]}
+                assert all(host["refused"] == 0 for host in found["hosts"])
+                return None not in rates.values() and rates["slow"] < 0.6 < rates["fast"]
+
+            until(behind, "the rates are not those of the jobs")
             until(lambda: (last_mark(slow), last_mark(fast)) == ("40", "0"), "the slow job is not marked higher")
-            found = status(bed, tmp_path, address)
-            rates = {job["job"]: job["rate"] for job in found["jobs"]}
-            assert rates["slow"] < 0.6 < rates["fast"]
-            assert [host["refused"] for host in found["hosts"]] == [0, 0]
 
             def probed() -> bool:
                 told = status(bed, tmp_path, address, "explain", "slow")
