@@ -130,7 +130,7 @@ def measure(backend: str, count: int, given: argparse.Namespace) -> Measured:
             for repeat in range(given.repeats):
                 order = list(SCHEMES)
                 for scheme in order[repeat % len(order) :] + order[: repeat % len(order)]:
-                    rates[scheme].append(cluster.run(scheme, PERIOD, given.settle, given.window))
+                    rates[scheme].append(cluster.run(scheme, given.period, given.settle, given.window))
                     words = ", ".join(f"{job} {rate:.3f}" for job, rate in rates[scheme][-1].items())
                     print(f"{backend}, {count} jobs, {SCHEMES[scheme]}: {words}", flush=True)
             ideals = {job.name: job.ideal for job in cluster.jobs}
@@ -213,6 +213,7 @@ def main() -> int:
     made.add_argument("--repeats", type=int, help="5 if not given, 1 with --quick")
     made.add_argument("--window", type=float, help="seconds that R is measured over: 40, or 16 with --quick")
     made.add_argument("--settle", type=float, help="seconds before that: 8, or 4 with --quick")
+    made.add_argument("--period", type=float, default=PERIOD, help="tau: seconds between rankings")
     made.add_argument("--png", type=Path, metavar="FILE", help="also draw the paper's Figure 10")
     given = made.parse_args()
     quick = given.quick
@@ -246,7 +247,7 @@ def main() -> int:
         }
         for each in measured
     ]
-    return finish(given, machine, results, settings=details)
+    return finish(given, machine, results, period=given.period, settings=details)
 
 
 if __name__ == "__main__":
