@@ -121,7 +121,7 @@ def main() -> int:
     print(in_words(machine))
     results = [
         Result("controller to agent and back", ask_and_answer(50 if given.quick else 300) * 1e3, 1.0, "ms"),
-        Result(f"a round of {JOBS:,} jobs and {FLOWS:,} flows", large_round(), 1.0, "s"),
+        Result(f"a round of {JOBS:,} jobs and {FLOWS:,} flows", median(large_round() for _ in range(3)), 1.0, "s"),
     ]
     try:
         seconds = change_of_marks(20 if given.quick else 200)
