@@ -65,9 +65,10 @@ class TheseusJobs:
         try:
             listener.bind(NAME)
             self._server = await asyncio.start_unix_server(self._serve, sock=listener)
-        except OSError:
+        except OSError as error:
             listener.close()
-            raise
+            why = "another agent of LEVELLER runs in this network namespace: stop it first"
+            raise OSError(error.errno, why) from error
 
     def close(self) -> None:
         if self._server is not None:

@@ -29,13 +29,18 @@ class Interval:
 
 @dataclass
 class Outcome:
-    """What came of it. `ended`: when each iteration of a job was complete, in seconds from 0."""
+    """What came of it.
+
+    ended: when each iteration of a job was complete, in seconds from 0
+    over: jobs that did all their iterations
+    """
 
     duration: float
     ideal: Mapping[str, float]
     started: Mapping[str, float]
     ended: dict[str, list[float]]
     rankings: int = 0
+    over: frozenset[str] = frozenset()
     timeline: list[Interval] = field(default_factory=list)
 
     def rate(self, job: str) -> float:
@@ -49,9 +54,7 @@ class Outcome:
         return sum(begin < each <= end for each in self.ended[job]) * self.ideal[job] / (end - begin)
 
     def _end(self, job: str) -> float:
-        return self.ended[job][-1] if job in self._left and self.ended[job] else self.duration
-
-    _left: frozenset[str] = frozenset()
+        return self.ended[job][-1] if job in self.over and self.ended[job] else self.duration
 
     @property
     def rates(self) -> dict[str, float]:
@@ -181,7 +184,7 @@ class _Simulation:
             self._step(max(upcoming, self._now))
         end = min(self._duration, self._now) if math.isinf(self._duration) else self._duration
         self._note(end, last=True)
-        self._outcome._left = frozenset(running.job.id for running in self._jobs if running.over)
+        self._outcome.over = frozenset(running.job.id for running in self._jobs if running.over)
         return self._outcome
 
     def _step(self, now: float) -> None:
