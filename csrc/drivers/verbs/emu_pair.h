@@ -85,6 +85,7 @@ struct EmulatedVerbs::Pair {
   // The responder.
   std::deque<Receive> posted;
   uint32_t expected_psn = 0;
+  bool complained = false;    // of a packet out of order, or of no receive
   bool inside = false;        // a message whose last packet has not come
   std::vector<char> partial;  // of a SEND
   std::deque<Packet> wire;    // under way to here

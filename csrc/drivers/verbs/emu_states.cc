@@ -53,7 +53,7 @@ int EmulatedVerbs::modify_qp(ibv_qp* qp, ibv_qp_attr* attributes, int mask) {
   self.outstanding.clear();
   self.posted.clear();
   self.partial.clear();
-  self.inside = false;
+  self.inside = self.complained = false;
   self.occupied = self.unsignalled = self.next_psn = self.acknowledged = self.expected_psn = 0;
   self.waited = self.tries = self.not_ready = 0;
   return 0;

@@ -62,14 +62,21 @@ void EmulatedVerbs::answer(Pair& self, const Packet& packet, int kind, uint32_t 
 
 void EmulatedVerbs::request_arrived(Pair& self, Packet& packet) {
   const int32_t ahead = psn_distance(packet.psn, self.expected_psn);
-  if (ahead > 0) return answer(self, packet, kNakSequence, self.expected_psn);
+  if (ahead > 0) {  // said once, until the expected one comes
+    if (!std::exchange(self.complained, true)) answer(self, packet, kNakSequence, self.expected_psn);
+    return;
+  }
   if (ahead < 0 && packet.opcode != IBV_WR_RDMA_READ) return answer(self, packet, kAck, self.expected_psn - 1);
   if (ahead == 0 && packet.first == self.inside) {  // the first packet of a message inside another, or the other way round
     return answer(self, packet, kNakInvalid, packet.psn);
   }
+  self.complained = false;
   std::deque<Receive>& posted = self.qp.srq == nullptr ? self.posted : srqs_.at(self.qp.srq)->posted;
   const bool needs_receive = is_send(packet.opcode) ? packet.first : packet.last && takes_receive(packet.opcode);
-  if (ahead == 0 && needs_receive && posted.empty()) return answer(self, packet, kNakNotReady, packet.psn);
+  if (ahead == 0 && needs_receive && posted.empty()) {
+    self.complained = true;
+    return answer(self, packet, kNakNotReady, packet.psn);
+  }
   execute(self, packet);
 }
 
@@ -118,7 +125,8 @@ void EmulatedVerbs::answer_arrived(Pair& self, const Packet& packet) {
     case kNakSequence:
       if (psn_distance(packet.psn, self.acknowledged) < 0) return;
       acknowledge(self, packet.psn - 1);
-      return send_from(self, packet.psn);
+      if (self.tries++ >= self.attributes.retry_cnt) return fail(self, IBV_WC_RETRY_EXC_ERR);
+      return send_from(self, self.acknowledged);  // or from a READ before it whose response was lost
     case kNakNotReady:
       acknowledge(self, packet.psn - 1);
       if (self.attributes.rnr_retry != kTriesOfNotReady && self.not_ready++ >= self.attributes.rnr_retry) {
@@ -129,7 +137,8 @@ void EmulatedVerbs::answer_arrived(Pair& self, const Packet& packet) {
       return;
     case kReadResponse:
       for (Message& message : self.outstanding) {
-        if (message.first != packet.psn || message.opcode != IBV_WR_RDMA_READ || message.answered) continue;
+        if (message.opcode != IBV_WR_RDMA_READ || message.answered) continue;
+        if (message.first != packet.psn) return;  // an earlier response was lost: both are asked for again
         scatter(packet.data, message.pieces);
         message.answered = true;
         return acknowledge(self, packet.psn + packet.packets - 1);
@@ -142,9 +151,7 @@ void EmulatedVerbs::answer_arrived(Pair& self, const Packet& packet) {
 void EmulatedVerbs::acknowledge(Pair& self, uint32_t psn) {
   psn &= kPsnMask;
   if (psn_distance(psn, self.acknowledged) < 0) return;
-  self.waited = 0;
-  self.tries = 0;
-  self.not_ready = 0;
+  if (psn_distance(psn + 1, self.acknowledged) > 0) self.waited = self.tries = self.not_ready = 0;
   while (!self.outstanding.empty()) {
     Message& message = self.outstanding.front();
     const uint32_t last = (message.first + message.packets - 1) & kPsnMask;

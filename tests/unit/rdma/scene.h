@@ -228,7 +228,7 @@ struct Scene {
       for (End* end : {&a, &b}) {
         end->post_receive();
         advance(*end);
-        while (verbs.deliver(end->qp)) {
+        for (int packets = 0; packets < 200 && verbs.deliver(end->qp); ++packets) {
         }
         end->poll();
       }

@@ -42,7 +42,7 @@ Finding run(uint32_t seed, const Config& config, const Rules& rules, bool shared
       default: scene.advance(end);
     }
     scene.now += 200'000;
-    if (below(4) == 0) scene.verbs.tick();
+    if (below(32) == 0) scene.verbs.tick();
     if (!scene.a.fault.empty() || !scene.b.fault.empty()) break;
   }
   if (scene.a.fault.empty() && scene.b.fault.empty()) scene.settle(1500);
