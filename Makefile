@@ -67,15 +67,15 @@ build: $(VENV)/.tools  ## build the libraries and the Python extensions into the
 	@mkdir -p $(BUILD)
 	@THESEUS_JOBS=$(JOBS) $(BIN)/python setup.py --quiet build_ext --inplace >$(BUILD)/build.log 2>&1 || { cat $(BUILD)/build.log; exit 1; }
 
-# GoogleTest comes from the system; where it cannot be installed, what is left out is named.
+# GoogleTest and the headers of verbs come from the system; where they cannot be installed, what is left out is named.
 gtest:
-	@mkdir -p $(BUILD)
-	@if [ ! -e /usr/include/gtest/gtest.h ]; then \
-	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	    echo "installing libgtest-dev, for the C++ tests"; \
-	    { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends libgtest-dev; } \
-	      >$(BUILD)/apt.log 2>&1 || { tail -3 $(BUILD)/apt.log; echo "libgtest-dev could not be installed"; }; \
-	  fi; \
+	@mkdir -p $(BUILD); missing=""; \
+	[ -e /usr/include/gtest/gtest.h ] || missing="libgtest-dev"; \
+	[ -e /usr/include/infiniband/verbs.h ] || missing="$$missing libibverbs-dev"; \
+	if [ -n "$$missing" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "installing $$missing, for the C++ tests"; \
+	  { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $$missing; } \
+	    >$(BUILD)/apt.log 2>&1 || { tail -3 $(BUILD)/apt.log; echo "$$missing could not be installed"; }; \
 	fi
 
 tests-build: build gtest

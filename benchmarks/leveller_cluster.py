@@ -47,7 +47,7 @@ SETTINGS = {
 }
 SCHEMES = {"fair": "fair share", "crux": "Crux", "lowest-rate-first": "LEVELLER"}
 OURS = "lowest-rate-first"
-PERIOD = 4.0  # tau, seconds
+PERIOD = 0.2  # tau, seconds
 OFF, INEXACT = 0.03, 12
 WORTH, ELSEWHERE, NEAR, MEAN = 1.05, 0.98, 0.95, 0.90
 
@@ -211,15 +211,15 @@ def main() -> int:
     made.add_argument("--backends", nargs="+", default=None, help="gloo, theseus; default: both")
     made.add_argument("--jobs", nargs="+", type=int, choices=list(SETTINGS), help="settings; default: all")
     made.add_argument("--repeats", type=int, help="5 if not given, 1 with --quick")
-    made.add_argument("--window", type=float, help="seconds that R is measured over: 40, or 16 with --quick")
-    made.add_argument("--settle", type=float, help="seconds before that: 8, or 4 with --quick")
+    made.add_argument("--window", type=float, help="seconds that R is measured over: 40, or 9 with --quick")
+    made.add_argument("--settle", type=float, help="seconds before that: 8, or 2 with --quick")
     made.add_argument("--period", type=float, default=PERIOD, help="tau: seconds between rankings")
     made.add_argument("--png", type=Path, metavar="FILE", help="also draw the paper's Figure 10")
     given = made.parse_args()
     quick = given.quick
     given.repeats = given.repeats or (1 if quick else 5)
-    given.window = given.window or (16.0 if quick else 40.0)
-    given.settle = given.settle or (4.0 if quick else 8.0)
+    given.window = given.window or (9.0 if quick else 40.0)
+    given.settle = given.settle or (2.0 if quick else 8.0)
     given.alone = 4 if quick else 8
     from theseus_py.testbed import missing
 

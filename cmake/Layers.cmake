@@ -5,7 +5,8 @@
 set(THESEUS_LAYERS
   base drivers net device priority context schedule compiler transport policy observe resource executor runtime nccl_api)
 # Beside them: on base alone, used by nobody but their own extension, and no part of libtheseus.so.0.
-set(THESEUS_SIDE_LAYERS flowsim)
+set(THESEUS_SIDE_LAYERS flowsim rdma)
+find_path(THESEUS_VERBS_INCLUDE infiniband/verbs.h)
 
 # A folder with no source yet, or none at all, is an INTERFACE library: its first .cc file is found at the next build.
 function(theseus_layer layer)
@@ -31,6 +32,10 @@ foreach(layer IN LISTS THESEUS_LAYERS)
   list(PREPEND below theseus_${layer})
 endforeach()
 foreach(layer IN LISTS THESEUS_SIDE_LAYERS)
+  if(layer STREQUAL "rdma" AND NOT THESEUS_VERBS_INCLUDE)
+    message(STATUS "csrc/rdma left out: there are no headers of verbs (Debian, Ubuntu: apt-get install libibverbs-dev)")
+    continue()
+  endif()
   theseus_layer(${layer} theseus_base)
 endforeach()
 

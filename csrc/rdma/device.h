@@ -7,8 +7,8 @@
 #include <memory>
 #include <unordered_map>
 
-#include "drivers/verbs/api.h"
 #include "rdma/queue_pair.h"
+#include "rdma/verbs/api.h"
 
 namespace theseus::rdma {
 

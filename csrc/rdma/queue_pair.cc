@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "drivers/verbs/attributes.h"
+#include "rdma/verbs/attributes.h"
 
 namespace theseus::rdma {
 namespace {
@@ -203,8 +203,8 @@ void QueuePair::grant(Outputs& out) {
   ibv_qp_attr now{};
   if (verbs_.query_qp(qp_, &now, IBV_QP_SQ_PSN | IBV_QP_RQ_PSN) != 0) return;
   answered_number_ = granted_number_;
-  out.messages.push_back({Message::kHeld, qp_->qp_num, peer(), granted_number_, now.sq_psn & kPsnMask,
-                          now.rq_psn & kPsnMask});
+  out.messages.push_back(
+      {Message::kHeld, qp_->qp_num, peer(), granted_number_, now.sq_psn & kPsnMask, now.rq_psn & kPsnMask});
 }
 
 void QueuePair::ask(int64_t now, Outputs& out) {
@@ -277,8 +277,8 @@ int QueuePair::connect(const ibv_qp_attr& numbers, uint8_t traffic_class) {
                                   IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
   }
   if (error == 0) {
-    error = step(IBV_QPS_RTS, IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
-                                  IBV_QP_MAX_QP_RD_ATOMIC);
+    error = step(IBV_QPS_RTS,
+                 IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
   }
   if (error == 0) saved_.ah_attr.grh.traffic_class = traffic_class;
   return error;

@@ -1,18 +1,23 @@
 // One queue pair whose traffic class can be changed while it is connected: "QP resurrection" (LEVELLER, section 5).
 //
-// Verbs fix the address vector, so the traffic class, once a pair is ready to receive. A change takes the pair through RESET,
-// INIT, RTR and RTS with the attributes it had. For nothing to be lost or doubled:
+// Verbs fix the address vector, so the traffic class, once a pair is ready to receive. A change takes the pair through
+// RESET, INIT, RTR and RTS with the attributes it had. For nothing to be lost or doubled:
 //  1. Posts are held back (copied, in order) until all that was posted is acknowledged.
-//  2. The peer, which is not reset, does the same for as long as a lease. Otherwise a packet accepted between our reading the
-//     sequence numbers and RESET would be acknowledged and then expected again, and a message cut in the middle could not go
-//     on: either breaks the connection. Now both directions are silent and each sequence number stands still.
-//  3. Both ends' numbers are compared: what we will send next is what the peer expects next, and the reverse. They are given
+//  2. The peer, which is not reset, does the same for as long as a lease. Otherwise a packet accepted between our
+//  reading the
+//     sequence numbers and RESET would be acknowledged and then expected again, and a message cut in the middle could
+//     not go on: either breaks the connection. Now both directions are silent and each sequence number stands still.
+//  3. Both ends' numbers are compared: what we will send next is what the peer expects next, and the reverse. They are
+//  given
 //     back at RTR (rq_psn) and RTS (sq_psn), so the peer sees no gap: for it nothing happened.
 //  4. Both completion queues are emptied before RESET, which drops what they hold of this pair.
-//  5. Receives posted and not consumed are posted again at INIT, from copies. Those of a shared queue survive by themselves.
-// Either end can change at any time, both at once too. What cannot be done in time is undone: held posts go out, in order.
+//  5. Receives posted and not consumed are posted again at INIT, from copies. Those of a shared queue survive by
+//  themselves.
+// Either end can change at any time, both at once too. What cannot be done in time is undone: held posts go out, in
+// order.
 //
-// A state machine: time is given, no lock is taken; the owner (Device) serialises. Calls into Verbs are its only effects.
+// A state machine: time is given, no lock is taken; the owner (Device) serialises. Calls into Verbs are its only
+// effects.
 #pragma once
 
 #include <cstdint>
@@ -20,18 +25,18 @@
 #include <optional>
 #include <vector>
 
-#include "drivers/verbs/api.h"
 #include "rdma/message.h"
 #include "rdma/requests.h"
+#include "rdma/verbs/api.h"
 
 namespace theseus::rdma {
 
 struct Config {
-  int64_t change_ns = 500'000'000;    // from the request until it is given up
-  int64_t lease_ns = 200'000'000;     // how long a peer holds for us, unless released
-  int64_t rebuild_ns = 50'000'000;    // what of the lease must be left to begin RESET
-  int64_t ask_again_ns = 2'000'000;   // between two kHold: they may be lost
-  bool ask_peer = true;               // false: only where the peer is known to send nothing to this end
+  int64_t change_ns = 500'000'000;   // from the request until it is given up
+  int64_t lease_ns = 200'000'000;    // how long a peer holds for us, unless released
+  int64_t rebuild_ns = 50'000'000;   // what of the lease must be left to begin RESET
+  int64_t ask_again_ns = 2'000'000;  // between two kHold: they may be lost
+  bool ask_peer = true;              // false: only where the peer is known to send nothing to this end
 };
 
 // Each can be switched off by a test, which must then fail.
@@ -50,8 +55,8 @@ struct Outputs {
 
 class QueuePair {
  public:
-  // `sends`: how many the application may have outstanding; the pair has room for one more. `refusal`: 0, or why (an errno)
-  // this pair's class can never be changed.
+  // `sends`: how many the application may have outstanding; the pair has room for one more. `refusal`: 0, or why (an
+  // errno) this pair's class can never be changed.
   QueuePair(Verbs& verbs, ibv_qp* qp, uint32_t sends, bool all_signalled, int refusal, const Config& config,
             const Rules& rules);
 

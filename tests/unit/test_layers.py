@@ -19,7 +19,7 @@ LAYERS = [
 ]
 # fmt: on
 # Beside the layers: on base alone, included by nothing but their own bindings.
-SIDE_LAYERS = ["flowsim"]
+SIDE_LAYERS = ["flowsim", "rdma"]
 PURE = {"policy", "compiler", "schedule", "context", "priority", "flowsim"}
 # What reads a clock, holds a thread or touches the world outside.
 IMPURE_HEADERS = re.compile(

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "drivers/verbs/emu.h"
 #include "rdma/device.h"
+#include "rdma/verbs/emu.h"
 
 namespace theseus::rdma {
 
@@ -37,8 +37,8 @@ inline ibv_qp_attr attributes_for(uint32_t peer, uint32_t sq_psn, uint32_t rq_ps
 constexpr int kToInit = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
 constexpr int kToReceive = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
                            IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
-constexpr int kToSend = IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
-                        IBV_QP_MAX_QP_RD_ATOMIC;
+constexpr int kToSend =
+    IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC;
 
 inline void connect(Device& device, ibv_qp* qp, ibv_qp_attr attributes) {
   for (const auto& [state, mask] :
@@ -109,7 +109,8 @@ struct End {
     if (room == 0) return false;
     signalled |= room == 1 || opcode == IBV_WR_RDMA_READ;
     std::vector<char>* const data = buffer_of(length);
-    const bool reads = opcode == IBV_WR_RDMA_READ, consumes = opcode == IBV_WR_SEND || opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+    const bool reads = opcode == IBV_WR_RDMA_READ,
+               consumes = opcode == IBV_WR_SEND || opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
     for (char& each : *data) each = static_cast<char>(next_message * 131 + (&each - data->data()) * 7);
     const std::vector<char> content = *data;
     ibv_sge pieces[2] = {{reinterpret_cast<uint64_t>(data->data()), length / 3, 0},
@@ -164,7 +165,8 @@ struct End {
     const auto [content, written] = std::move(promised.front());
     receives.pop_front();
     promised.pop_front();
-    if (id != completion.wr_id) wrong("receive " + std::to_string(completion.wr_id) + " in place of " + std::to_string(id));
+    if (id != completion.wr_id)
+      wrong("receive " + std::to_string(completion.wr_id) + " in place of " + std::to_string(id));
     if (completion.byte_len != content.size()) return wrong("a message of another length");
     if (written) {
       if (completion.imm_data != static_cast<uint32_t>(expected_message)) wrong("another immediate value");

@@ -1,5 +1,6 @@
-// Random traffic of both ends, while classes change at random times: each message is delivered once, in order, bits equal,
-// and each completion comes once, with its own id. The same with one rule of the engine switched off must be seen to fail.
+// Random traffic of both ends, while classes change at random times: each message is delivered once, in order, bits
+// equal, and each completion comes once, with its own id. The same with one rule of the engine switched off must be
+// seen to fail.
 #include "scene.h"
 
 namespace theseus::rdma {
@@ -22,12 +23,16 @@ Finding run(uint32_t seed, const Config& config, const Rules& rules, bool shared
     End& end = below(2) == 0 ? scene.a : scene.b;
     const bool quiet = !end.device.pairs().begin()->second->connected();
     switch (quiet ? 9 : below(12)) {
-      case 0: case 1:
+      case 0:
+      case 1:
         end.post_send(kOpcodes[below(4)], below(kLargest) * below(2) + below(2), below(3) == 0, below(3) == 0);
         break;
-      case 2: case 3: end.post_receive(); break;
+      case 2:
+      case 3: end.post_receive(); break;
       case 4: end.poll(); break;
-      case 5: case 6: case 7: scene.verbs.deliver(end.qp); break;
+      case 5:
+      case 6:
+      case 7: scene.verbs.deliver(end.qp); break;
       case 8:
         if (lossy && below(4) == 0) scene.verbs.lose(end.qp);
         if (lossy && below(4) == 0 && !scene.messages.empty()) scene.messages.pop_front();

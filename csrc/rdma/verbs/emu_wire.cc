@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "drivers/verbs/emu_pair.h"
+#include "rdma/verbs/emu_pair.h"
 
 namespace theseus {
 namespace {
@@ -29,8 +29,8 @@ void EmulatedVerbs::send_from(Pair& self, uint32_t psn) {
   const auto peer = pairs_.find(self.attributes.dest_qp_num);
   if (peer == pairs_.end()) return;
   for (const Message& message : self.outstanding) {
-    Packet packet{.source = self.qp.qp_num, .opcode = message.opcode, .length = message.length,
-                  .immediate = message.immediate};
+    Packet packet{
+        .source = self.qp.qp_num, .opcode = message.opcode, .length = message.length, .immediate = message.immediate};
     if (message.opcode == IBV_WR_RDMA_READ) {
       packet.psn = message.first;
       packet.packets = message.packets;
@@ -67,7 +67,8 @@ void EmulatedVerbs::request_arrived(Pair& self, Packet& packet) {
     return;
   }
   if (ahead < 0 && packet.opcode != IBV_WR_RDMA_READ) return answer(self, packet, kAck, self.expected_psn - 1);
-  if (ahead == 0 && packet.first == self.inside) {  // the first packet of a message inside another, or the other way round
+  if (ahead == 0 &&
+      packet.first == self.inside) {  // the first packet of a message inside another, or the other way round
     return answer(self, packet, kNakInvalid, packet.psn);
   }
   self.complained = false;

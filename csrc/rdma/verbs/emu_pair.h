@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "drivers/verbs/emu.h"
+#include "rdma/verbs/emu.h"
 
 namespace theseus {
 
@@ -20,9 +20,9 @@ struct EmulatedVerbs::Packet {
   ibv_wr_opcode opcode = IBV_WR_SEND;
   bool first = true, last = true;
   std::vector<char> data{};  // of this packet; of the whole message in the response to a READ
-  uint64_t address = 0;    // where the data of this packet goes, or a READ reads
-  uint32_t length = 0;     // of the whole message
-  uint32_t packets = 1;    // of a READ: the sequence numbers that its responses take
+  uint64_t address = 0;      // where the data of this packet goes, or a READ reads
+  uint32_t length = 0;       // of the whole message
+  uint32_t packets = 1;      // of a READ: the sequence numbers that its responses take
   uint32_t immediate = 0;
 };
 

@@ -1,7 +1,8 @@
-// Reliable connections without hardware, for tests: queue pairs of one process over wires that deliver a packet when told.
-// Kept as the InfiniBand specification has them: attributes per transition, packet sequence numbers checked at the receiver,
-// go-back-N with a bounded number of tries, receiver-not-ready, a traffic class frozen while the pair is connected, completions
-// of a pair dropped when it is reset. Memory keys are not checked; the responses of a READ travel as one packet.
+// Reliable connections without hardware, for tests: queue pairs of one process over wires that deliver a packet when
+// told. Kept as the InfiniBand specification has them: attributes per transition, packet sequence numbers checked at
+// the receiver, go-back-N with a bounded number of tries, receiver-not-ready, a traffic class frozen while the pair is
+// connected, completions of a pair dropped when it is reset. Memory keys are not checked; the responses of a READ
+// travel as one packet.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,7 @@
 #include <memory>
 #include <vector>
 
-#include "drivers/verbs/api.h"
+#include "rdma/verbs/api.h"
 
 namespace theseus {
 

@@ -1,11 +1,11 @@
-#include "drivers/verbs/emu.h"
+#include "rdma/verbs/emu.h"
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
 
-#include "drivers/verbs/emu_pair.h"
+#include "rdma/verbs/emu_pair.h"
 
 namespace theseus {
 

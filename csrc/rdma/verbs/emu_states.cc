@@ -1,8 +1,9 @@
-// The emulator's state machine of a queue pair: which attributes a transition needs and takes (IB specification 11.2.5.2).
+// The emulator's state machine of a queue pair: which attributes a transition needs and takes (IB
+// specification 11.2.5.2).
 #include <cerrno>
 
-#include "drivers/verbs/attributes.h"
-#include "drivers/verbs/emu_pair.h"
+#include "rdma/verbs/attributes.h"
+#include "rdma/verbs/emu_pair.h"
 
 namespace theseus {
 namespace {
@@ -13,10 +14,9 @@ struct Transition {
 };
 
 constexpr int kInit = IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
-constexpr int kReceive = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
-                         IBV_QP_MIN_RNR_TIMER;
-constexpr int kSend =
-    IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC;
+constexpr int kReceive =
+    IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+constexpr int kSend = IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC;
 constexpr int kLater = IBV_QP_ACCESS_FLAGS | IBV_QP_MIN_RNR_TIMER;
 constexpr Transition kTransitions[] = {
     {IBV_QPS_RESET, IBV_QPS_INIT, kInit, 0},
